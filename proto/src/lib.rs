@@ -1,0 +1,52 @@
+//! The gRPC contracts of the mesh (`oxalyst.*.v1`) and of its peers (`third_party/`), as generated code.
+//!
+//! The `.proto` files beside this crate are the documentation of every message: shapes, units and ranges stand there.
+#![allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub)]
+
+/// What every service tells about itself.
+pub mod mesh {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("oxalyst.mesh.v1");
+    }
+}
+
+/// Sandboxes and containers as the container runtime describes them.
+pub mod runtime {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("oxalyst.runtime.v1");
+    }
+}
+
+/// The allocator (service `orm`).
+pub mod orm {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("oxalyst.orm.v1");
+    }
+}
+
+/// The gateway (service `nri-gateway`).
+pub mod gateway {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("oxalyst.gateway.v1");
+    }
+}
+
+/// Pods and node facts (service `meta-server`).
+pub mod meta {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("oxalyst.meta.v1");
+    }
+}
+
+/// Measurements (service `metrics-fetcher`).
+pub mod metrics {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("oxalyst.metrics.v1");
+    }
+}
