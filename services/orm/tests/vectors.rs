@@ -34,12 +34,12 @@ enum MachineRef {
     Rows(MachineRows),
 }
 
-/// The fields that every case has.
+/// What every case has, or those families that run on a machine.
 #[derive(Deserialize)]
 struct Case {
     id: String,
     family: String,
-    machine: MachineRef,
+    machine: Option<MachineRef>,
 }
 
 #[derive(Deserialize)]
@@ -116,8 +116,9 @@ fn jsonl(folder: &Path) -> Vec<PathBuf> {
 
 fn run(case: &Case, line: &str, machines: &Machines) -> Result<(), String> {
     let rows = match &case.machine {
-        MachineRef::Rows(rows) => rows,
-        MachineRef::Name(name) => machines.get(name).ok_or_else(|| format!("no machine {name:?}"))?,
+        Some(MachineRef::Rows(rows)) => rows,
+        Some(MachineRef::Name(name)) => machines.get(name).ok_or_else(|| format!("no machine {name:?}"))?,
+        None => return Err(format!("unknown family {:?}, or no machine", case.family)),
     };
     let cpus = rows.cpus.iter().map(|&(id, core, socket, numa, l3)| Cpu { id, core, socket, numa, l3 });
     let machine = Machine::from_rows(cpus.collect(), &rows.distances).map_err(|error| error.to_string())?;
