@@ -208,4 +208,40 @@ mod tests {
         journal.append(&sound[starts[1]..]).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), sound);
     }
+
+    /// A journal as version 1 wrote it. It never changes: later versions read it, or say that they do not.
+    const GOLDEN: &[u8] = include_bytes!("../testdata/journal-v1.bin");
+
+    fn golden_changes() -> [Vec<Change>; 3] {
+        [
+            vec![
+                Change::Put("pod/1b4e".into(), b"cpus=0-3".to_vec()),
+                Change::Put("pool/share".into(), vec![]),
+            ],
+            vec![Change::Delete("pod/1b4e".into())],
+            vec![Change::Put("pod/\u{e9}".into(), (0..=255).collect())],
+        ]
+    }
+
+    #[test]
+    fn the_golden_journal_reads_as_it_was_written() {
+        let scan = Scan::of(GOLDEN).unwrap();
+        assert_eq!(scan.header, Some(Header { generation: 41, chain: 0x1234_5678 }));
+        assert_eq!((scan.sound_len, scan.torn, scan.flaws), (GOLDEN.len() as u64, false, vec![]));
+        let changes: Vec<_> = scan.records.iter().map(|r| r.changes.clone()).collect();
+        assert_eq!(changes, golden_changes());
+        assert_eq!(scan.records.iter().map(|r| r.generation).collect::<Vec<_>>(), [42, 43, 44]);
+    }
+
+    #[test]
+    fn this_version_writes_the_golden_journal() {
+        let mut bytes = Header { generation: 41, chain: 0x1234_5678 }.encode();
+        let mut chain = 0x1234_5678;
+        for (generation, changes) in (42..).zip(golden_changes()) {
+            let (record, encoded) = Record::encode(generation, chain, changes).unwrap();
+            chain = record.checksum;
+            bytes.extend_from_slice(&encoded);
+        }
+        assert_eq!(bytes, GOLDEN);
+    }
 }

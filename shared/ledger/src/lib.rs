@@ -246,7 +246,8 @@ impl Ledger {
                 return Ok(());
             }
         }
-        if self.journal.len() > self.options.journal_limit {
+        // A journal without a record is as short as can be.
+        if self.journal.len() > self.options.journal_limit.max(record::HEADER_LEN as u64) {
             self.cut_journal()?;
         }
         Ok(())
