@@ -182,8 +182,12 @@ enum Unopened {
 }
 
 fn open_db(dir: &Path) -> Result<sled::Db, Unopened> {
-    let config =
-        sled::Config::new().path(dir).mode(sled::Mode::LowSpace).cache_capacity(1 << 20).flush_every_ms(None);
+    let config = sled::Config::new()
+        .path(dir)
+        .mode(sled::Mode::LowSpace)
+        .segment_size(64 << 10)
+        .cache_capacity(1 << 20)
+        .flush_every_ms(None);
     match guarded(|| config.open()) {
         Ok(Ok(db)) => Ok(db),
         Ok(Err(sled::Error::Io(e))) if e.kind() != std::io::ErrorKind::UnexpectedEof => {

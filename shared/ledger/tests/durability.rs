@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use oxalyst_ledger::{Change, Ledger, OpenError, Opened, Options, Witness};
+use oxalyst_ledger::{Change, CommitError, Ledger, OpenError, Opened, Options, Witness};
 
 type State = BTreeMap<String, Vec<u8>>;
 
@@ -79,6 +79,19 @@ fn what_was_committed_is_there_again() {
     assert_eq!((opened.generation, opened.damage, opened.torn_tail), (2, vec![], false));
     assert_eq!(ledger.get("a"), Some("3".as_bytes()));
     assert_eq!(ledger.get("b"), None);
+}
+
+#[test]
+fn a_value_larger_than_sleds_segments_is_there_again_and_one_too_large_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut ledger, _) = open(dir.path());
+    ledger.commit(&[put("large", vec![7; 300_000])]).unwrap();
+    let refused = ledger.commit(&[put("larger", vec![7; 17 << 20])]);
+    assert!(matches!(refused, Err(CommitError::TooLarge { .. })));
+    drop(ledger);
+    let (ledger, opened) = open(dir.path());
+    assert_eq!((opened.generation, opened.damage, opened.replayed), (1, vec![], 0));
+    assert_eq!(ledger.get("large"), Some([7; 300_000].as_slice()));
 }
 
 #[test]
