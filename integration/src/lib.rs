@@ -1,1 +1,5 @@
-//! warm
+//! Black-box suites: they drive the real service binaries over their sockets, against a private containerd and against an
+//! imitated runtime, by the same scenarios.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+pub mod runtime;
