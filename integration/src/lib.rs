@@ -2,4 +2,5 @@
 //! imitated runtime, by the same scenarios.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+pub mod imitation;
 pub mod runtime;
