@@ -127,13 +127,19 @@ impl Kernel {
             if let Some(cpus) = &cpus
                 && !cpus.is_subset(&self.cpus_of(parent)?)
             {
-                return Err(io::Error::new(ErrorKind::PermissionDenied, "not within the parent's cpuset.cpus"));
+                return Err(io::Error::new(
+                    ErrorKind::PermissionDenied,
+                    "not within the parent's cpuset.cpus",
+                ));
             }
             let mems = list::<NumaMask>(&cpu.mems)?;
             if let Some(mems) = &mems
                 && !mems.is_subset(&self.mems_of(parent)?)
             {
-                return Err(io::Error::new(ErrorKind::PermissionDenied, "not within the parent's cpuset.mems"));
+                return Err(io::Error::new(
+                    ErrorKind::PermissionDenied,
+                    "not within the parent's cpuset.mems",
+                ));
             }
             self.write_cpuset(path, cpus.as_ref(), mems.as_ref())?;
             let (cpus, mems) = (self.cpus_of(path)?, self.mems_of(path)?);
@@ -150,8 +156,7 @@ impl Kernel {
             }
         }
         if let Some(limit) = resources.memory.as_ref().and_then(|m| m.limit.as_ref()) {
-            let name =
-                if self.layout == CgroupLayout::V1 { "memory.limit_in_bytes" } else { "memory.max" };
+            let name = if self.layout == CgroupLayout::V1 { "memory.limit_in_bytes" } else { "memory.max" };
             put(&self.dir("memory", path).join(name), limit.value)?;
         }
         Ok(())
@@ -356,10 +361,13 @@ impl Kernel {
     }
 }
 
-const PRESSURE: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0";
+const PRESSURE: &str =
+    "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0";
 
 fn cpu_stat_v2(usec: u64) -> String {
-    format!("usage_usec {usec:020}\nuser_usec 0\nsystem_usec 0\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n")
+    format!(
+        "usage_usec {usec:020}\nuser_usec 0\nsystem_usec 0\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n"
+    )
 }
 
 /// A list in Linux format; empty: not told.
@@ -367,7 +375,8 @@ fn list<S: std::str::FromStr>(text: &str) -> io::Result<Option<S>> {
     if text.is_empty() {
         return Ok(None);
     }
-    let parsed = text.parse().map_err(|_| io::Error::new(ErrorKind::InvalidInput, format!("not a list: {text:?}")))?;
+    let parsed =
+        text.parse().map_err(|_| io::Error::new(ErrorKind::InvalidInput, format!("not a list: {text:?}")))?;
     Ok(Some(parsed))
 }
 

@@ -19,7 +19,11 @@ impl Imitation {
     ///
     /// # Errors
     /// [`RuntimeError::Refused`] where a plugin refused it.
-    pub async fn update_shares(&mut self, container: &ContainerId, milli_cpu: u64) -> Result<(), RuntimeError> {
+    pub async fn update_shares(
+        &mut self,
+        container: &ContainerId,
+        milli_cpu: u64,
+    ) -> Result<(), RuntimeError> {
         let doing = format!("resize container {}", container.0);
         let _listing = self.plugins.listing.read().await;
         let (pod, message) = self.messages(&doing, container)?;
@@ -31,15 +35,15 @@ impl Imitation {
         };
         let answer = self.plugins.update_container(request).await;
         let updates = answer.map_err(|m| refused(&doing, m))?;
-        let own = oxalyst_nri::api::ContainerUpdate {
-            container_id: container.0.clone(),
-            linux: Some(oxalyst_nri::api::LinuxContainerUpdate { resources: Some(wanted) }),
-            ignore_failure: false,
+        let cgroup = {
+            let mut state = self.plugins.state();
+            let held = state.store.containers.get_mut(&container.0);
+            let held = held.ok_or_else(|| failed(&doing, "no such container"))?;
+            overlay(&mut held.resources, &wanted);
+            (held.state == State::Running).then(|| held.cgroup.clone())
         };
-        if let Some(held) = self.plugins.state().store.containers.get_mut(&container.0)
-            && let Some(wanted) = own.linux.as_ref().and_then(|l| l.resources.as_ref())
-        {
-            overlay(&mut held.resources, wanted);
+        if let Some(cgroup) = cgroup {
+            self.plugins.kernel.set(&cgroup, &wanted).map_err(|e| failed(&doing, e))?;
         }
         self.plugins.apply(&updates);
         Ok(())
@@ -189,9 +193,7 @@ impl Runtime for Imitation {
         let cgroup = pod.cgroup();
         self.plugins.kernel.create_cgroup(&cgroup).map_err(|e| failed(&doing, e))?;
         if let Err(message) = self.plugins.tell(Event::RunPodSandbox, &pod.message(), None).await {
-            // containerd takes the sandbox back: the plugins hear of it once more.
-            let _ = self.plugins.tell(Event::StopPodSandbox, &pod.message(), None).await;
-            let _ = self.plugins.tell(Event::RemovePodSandbox, &pod.message(), None).await;
+            // As containerd: the plugins hear no more of a sandbox that was refused.
             self.plugins.kernel.remove_cgroup(&spec.cgroup_parent()).map_err(|e| failed(&doing, e))?;
             return Err(refused(&doing, message));
         }
@@ -213,7 +215,9 @@ impl Runtime for Imitation {
                 c.sandbox == sandbox.0 && c.spec.name == spec.name && c.spec.attempt == spec.attempt
             });
             match state.store.pods.get(&sandbox.0) {
-                _ if taken => return Err(failed(&doing, "a container of this name and attempt is there already")),
+                _ if taken => {
+                    return Err(failed(&doing, "a container of this name and attempt is there already"));
+                }
                 Some(pod) if pod.ready => pod.clone(),
                 _ => return Err(failed(&doing, "no such sandbox, or not ready")),
             }
@@ -335,7 +339,8 @@ impl Runtime for Imitation {
     async fn state(&mut self, container: &ContainerId) -> Result<State, RuntimeError> {
         let state = self.plugins.state();
         let held = state.store.containers.get(&container.0);
-        held.map(|c| c.state).ok_or_else(|| failed(&format!("status of {}", container.0), "no such container"))
+        held.map(|c| c.state)
+            .ok_or_else(|| failed(&format!("status of {}", container.0), "no such container"))
     }
 
     async fn cpus_allowed(&mut self, container: &ContainerId) -> Result<String, RuntimeError> {

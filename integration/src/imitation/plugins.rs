@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use oxalyst_nri::api::{
-    ContainerUpdate, Container, CreateContainerResponse, Event, LinuxResources, PodSandbox,
-    StateChangeEvent, UpdateContainerRequest,
+    Container, ContainerUpdate, CreateContainerResponse, Event, LinuxResources, PodSandbox, StateChangeEvent,
+    UpdateContainerRequest,
 };
 use oxalyst_nri::client::CallError;
 use oxalyst_nri::runtime::{RuntimeOptions, RuntimeService, RuntimeSession, SessionError};
@@ -190,11 +190,11 @@ impl Plugins {
             self.note_creation(container, &answer);
             let linux = answer.adjust.and_then(|a| a.linux);
             if let Some(resources) = linux.and_then(|l| l.resources) {
-                if resources.cpu.as_ref().is_some_and(|cpu| !cpu.cpus.is_empty()) {
-                    if let Some(other) = owner.replace(plugin.name.clone()) {
-                        let name = &plugin.name;
-                        return Err(format!("plugins {other:?} and {name:?} both tried to set CPU pinning"));
-                    }
+                if resources.cpu.as_ref().is_some_and(|cpu| !cpu.cpus.is_empty())
+                    && let Some(other) = owner.replace(plugin.name.clone())
+                {
+                    let name = &plugin.name;
+                    return Err(format!("plugins {other:?} and {name:?} both tried to set CPU pinning"));
                 }
                 overlay(&mut adjusted.resources, &resources);
             }
@@ -224,7 +224,8 @@ impl Plugins {
         let mut updates = Vec::new();
         for plugin in self.called_for(Event::UpdateContainer) {
             let call = plugin.session.update_container(request.clone());
-            updates.extend(self.call(Event::UpdateContainer, &plugin, call).await?.unwrap_or_default().update);
+            updates
+                .extend(self.call(Event::UpdateContainer, &plugin, call).await?.unwrap_or_default().update);
         }
         Ok(updates)
     }
@@ -371,7 +372,7 @@ impl RuntimeService for Updates {
 /// Binds the runtime's socket anew.
 pub(super) fn bind(socket: &Path) -> std::io::Result<UnixListener> {
     match std::fs::remove_file(socket) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
         _ => UnixListener::bind(socket),
     }
 }

@@ -64,9 +64,8 @@ impl Store {
 
     /// Cgroups of containers that keep a CPU busy.
     pub(super) fn busy_cgroups(&self) -> Vec<String> {
-        let busy = self.containers.values().filter(|c| {
-            c.state == State::Running && c.spec.run == Workload::Busy
-        });
+        let busy =
+            self.containers.values().filter(|c| c.state == State::Running && c.spec.run == Workload::Busy);
         busy.map(|c| c.cgroup.clone()).collect()
     }
 }
