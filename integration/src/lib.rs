@@ -2,4 +2,8 @@
 //! imitated runtime, by the same scenarios.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+pub mod containerd;
+pub mod cri;
+pub mod image;
+pub mod process;
 pub mod runtime;
