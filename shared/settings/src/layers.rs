@@ -1,0 +1,221 @@
+use std::path::{Path, PathBuf};
+
+use config::{Config, File, FileFormat};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_yaml_ng::{Mapping, Value};
+
+use crate::{Common, Error};
+
+/// The flags that every service takes.
+#[derive(Debug, Clone, Default, clap::Parser)]
+pub struct Cli {
+    /// YAML file with settings.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Sets one key, dots between levels: --set common.run_dir=/tmp/x. May be repeated; the value is YAML.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Prints the settings in force as YAML, and ends.
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+/// Reads the settings of `service` from all layers. `environment` is given, so that the function is a pure one.
+///
+/// # Errors
+/// [`Error`] names the file, the key and the fault.
+pub fn load<T>(
+    service: &str,
+    cli: &Cli,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Result<T, Error>
+where
+    T: Default + Serialize + DeserializeOwned,
+{
+    let mut names = vec!["defaults".to_owned()];
+    let mut layers = vec![yaml(&T::default(), service)?];
+    if let Some(path) = &cli.config {
+        layers.push(read_file(path)?);
+        names.push(path.display().to_string());
+    }
+    for (key, path, value) in from_environment(service, environment) {
+        layers.push(nested(&path, &value));
+        names.push(key);
+    }
+    for given in &cli.set {
+        let (key, value) = given
+            .split_once('=')
+            .filter(|(key, _)| !key.is_empty())
+            .ok_or_else(|| Error::Flag { given: given.clone() })?;
+        layers.push(nested(&key.split('.').map(str::to_owned).collect::<Vec<_>>(), value));
+        names.push(format!("--set {key}"));
+    }
+    let fault = |e: config::ConfigError| Error::Value {
+        service: service.to_owned(),
+        what: e.to_string(),
+        layers: names.join(", "),
+    };
+    layers
+        .iter()
+        .fold(Config::builder(), |b, layer| b.add_source(File::from_str(layer, FileFormat::Yaml)))
+        .build()
+        .and_then(Config::try_deserialize)
+        .map_err(fault)
+}
+
+/// The settings as YAML, for `--print-config`.
+///
+/// # Errors
+/// Only if a value cannot be written as YAML.
+pub fn print<T: Serialize>(service: &str, settings: &T) -> Result<String, Error> {
+    yaml(settings, service)
+}
+
+fn yaml<T: Serialize>(value: &T, service: &str) -> Result<String, Error> {
+    serde_yaml_ng::to_string(value).map_err(|e| Error::Value {
+        service: service.to_owned(),
+        what: e.to_string(),
+        layers: "defaults".to_owned(),
+    })
+}
+
+fn read_file(path: &Path) -> Result<String, Error> {
+    let text = std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })?;
+    let syntax = |what: String| Error::Syntax { path: path.into(), what };
+    match serde_yaml_ng::from_str::<Value>(&text).map_err(|e| syntax(e.to_string()))? {
+        Value::Mapping(_) => Ok(text),
+        Value::Null => Ok("{}".to_owned()),
+        _ => Err(syntax("it must be a mapping of keys to values".to_owned())),
+    }
+}
+
+/// `OXALYST_ORM_LEDGER__DIR` is `ledger.dir` of the service `orm`; `OXALYST_RUN_DIR` is `common.run_dir` of each.
+fn from_environment(
+    service: &str,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Vec<(String, Vec<String>, String)> {
+    let own = format!("OXALYST_{}_", service.to_uppercase().replace('-', "_"));
+    let mut shared = Vec::new();
+    let mut special = Vec::new();
+    for (name, value) in environment {
+        if let Some(key) = name.strip_prefix(&own) {
+            let path = key.to_lowercase().split("__").map(str::to_owned).collect();
+            special.push((name, path, value));
+        } else if let Some(key) = name.strip_prefix("OXALYST_").map(str::to_lowercase)
+            && Common::KEYS.contains(&key.as_str())
+        {
+            shared.push((name, vec!["common".to_owned(), key], value));
+        }
+    }
+    shared.sort();
+    special.sort();
+    shared.extend(special);
+    shared
+}
+
+/// A YAML document that holds `value` (itself YAML, else taken as text) at `path`.
+fn nested(path: &[String], value: &str) -> String {
+    let leaf = serde_yaml_ng::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+    let tree = path.iter().rev().fold(leaf, |inner, key| {
+        Value::Mapping(Mapping::from_iter([(Value::String(key.clone()), inner)]))
+    });
+    serde_yaml_ng::to_string(&tree).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Sample {
+        common: Common,
+        reserved: String,
+        period_ms: u64,
+        names: Vec<String>,
+    }
+
+    impl Default for Sample {
+        fn default() -> Self {
+            Self { common: Common::default(), reserved: String::new(), period_ms: 5000, names: vec![] }
+        }
+    }
+
+    fn env(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    fn file(text: &str) -> (tempfile::NamedTempFile, Cli) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let cli = Cli { config: Some(file.path().into()), ..Cli::default() };
+        (file, cli)
+    }
+
+    #[test]
+    fn nothing_given_is_the_defaults() {
+        assert_eq!(load::<Sample>("orm", &Cli::default(), env(&[])).unwrap(), Sample::default());
+    }
+
+    #[test]
+    fn each_layer_overrides_the_one_before() {
+        let (_file, mut cli) = file("period_ms: 1\nreserved: '0'\nnames: [a]\n");
+        let environment = env(&[("OXALYST_ORM_PERIOD_MS", "2"), ("OXALYST_ORM_RESERVED", "1")]);
+        cli.set = vec!["period_ms=3".to_owned()];
+        let got: Sample = load("orm", &cli, environment).unwrap();
+        assert_eq!((got.period_ms, got.reserved.as_str(), got.names), (3, "1", vec!["a".to_owned()]));
+    }
+
+    #[test]
+    fn common_environment_reaches_every_service_and_foreign_variables_none() {
+        let environment = env(&[("OXALYST_RUN_DIR", "/x"), ("OXALYST_REPORTER_NOPE", "1"), ("OXALYST_VECTORS", "y")]);
+        let got: Sample = load("orm", &Cli::default(), environment).unwrap();
+        assert_eq!(got.common.run_dir, PathBuf::from("/x"));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_in_every_layer() {
+        let (_file, cli) = file("perod_ms: 1\n");
+        let by_file = load::<Sample>("orm", &cli, env(&[])).unwrap_err().to_string();
+        let by_env =
+            load::<Sample>("orm", &Cli::default(), env(&[("OXALYST_ORM_PEROD_MS", "1")])).unwrap_err().to_string();
+        let set = Cli { set: vec!["common.perod_ms=1".to_owned()], ..Cli::default() };
+        let by_flag = load::<Sample>("orm", &set, env(&[])).unwrap_err().to_string();
+        for text in [by_file, by_env, by_flag] {
+            assert!(text.contains("perod_ms"), "{text}");
+            assert!(!text.contains('\n'), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_kind_names_the_key() {
+        let (_file, cli) = file("period_ms: soon\n");
+        let text = load::<Sample>("orm", &cli, env(&[])).unwrap_err().to_string();
+        assert!(text.contains("period_ms"), "{text}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_mapping_is_refused_and_an_empty_one_is_fine() {
+        let (_a, list) = file("- 1\n");
+        assert!(matches!(load::<Sample>("orm", &list, env(&[])), Err(Error::Syntax { .. })));
+        let (_b, empty) = file("");
+        assert!(load::<Sample>("orm", &empty, env(&[])).is_ok());
+        let missing = Cli { config: Some("/no/such/file".into()), ..Cli::default() };
+        assert!(matches!(load::<Sample>("orm", &missing, env(&[])), Err(Error::Read { .. })));
+    }
+
+    #[test]
+    fn a_set_without_value_is_refused() {
+        let cli = Cli { set: vec!["period_ms".to_owned()], ..Cli::default() };
+        assert!(matches!(load::<Sample>("orm", &cli, env(&[])), Err(Error::Flag { .. })));
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read_again() {
+        let text = print("orm", &Sample::default()).unwrap();
+        let (_file, cli) = file(&text);
+        assert_eq!(load::<Sample>("orm", &cli, env(&[])).unwrap(), Sample::default());
+    }
+}
