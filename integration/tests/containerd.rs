@@ -1,5 +1,12 @@
 //! Every scenario on a real containerd, with real containers and the kernel's word for where they run.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    missing_docs
+)]
 
 use integration::containerd::Containerd;
 use integration::runtime::Runtime;

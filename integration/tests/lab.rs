@@ -1,5 +1,12 @@
 //! The private containerd by itself: it runs pods, survives a restart, and leaves nothing behind.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    missing_docs
+)]
 
 use std::collections::BTreeSet;
 use std::path::Path;
