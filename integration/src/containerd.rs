@@ -92,6 +92,26 @@ impl Containerd {
         Ok(this)
     }
 
+    /// Finds, starts and tries a containerd in `folder`. The error says why this machine cannot run one (no root, nothing to
+    /// fetch, no permission to make containers), for a suite to skip by and the demo to tell.
+    pub async fn try_start(folder: &Path) -> Result<Self, String> {
+        let binaries = Self::find()?;
+        let mut this = Self::start(&binaries, folder).await.map_err(|e| e.to_string())?;
+        match this.probe().await {
+            Ok(()) => Ok(this),
+            Err(e) => Err(format!("containerd starts, but runs no pod: {e}")),
+        }
+    }
+
+    /// Runs a pod while nobody listens to NRI.
+    async fn probe(&mut self) -> Result<(), RuntimeError> {
+        let pod = PodSpec::new("probe", "shared_cores", 10);
+        let sandbox = self.run_pod(&pod).await?;
+        let container = self.create_container(&sandbox, &ContainerSpec::new("main", 10)).await?;
+        self.start_container(&container).await?;
+        self.remove_pod(&sandbox).await
+    }
+
     /// The CRI client, for what [`Runtime`] does not offer.
     pub fn cri(&mut self) -> &mut Cri {
         &mut self.cri

@@ -18,12 +18,11 @@ static ONE: Mutex<()> = Mutex::const_new(());
 
 async fn on_containerd(scenario: impl AsyncFnOnce(World<Containerd>) -> World<Containerd>) {
     let _one = ONE.lock().await;
-    let binaries = match Containerd::find() {
-        Ok(binaries) => binaries,
+    let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
+    let runtime = match Containerd::try_start(folder.path()).await {
+        Ok(runtime) => runtime,
         Err(reason) => return println!("skipped: no containerd here: {reason}"),
     };
-    let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
-    let runtime = Containerd::start(&binaries, folder.path()).await.unwrap();
     if runtime.online_cpus() == "0" {
         runtime.remove().await.unwrap();
         return println!("skipped: one CPU can be given to nobody exclusively");
