@@ -47,6 +47,8 @@ impl<R: Runtime> World<R> {
     /// Starts the services, in `folder`, on a running `runtime`.
     pub async fn start(folder: &Path, runtime: R) -> Self {
         let mut mesh = Mesh::new(folder, &runtime).unwrap();
+        // As long as a runtime allows: on a machine that is busy compiling, the default's policy would answer now and then.
+        mesh.set("nri-gateway", "hook_deadline_ms=1500");
         mesh.start_all().await.unwrap();
         Self { runtime, mesh }
     }
