@@ -29,7 +29,9 @@ async fn world() -> Option<(TempDir, World<Containerd>)> {
     let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
     match Containerd::try_start(folder.path()).await {
         Ok(runtime) => {
-            let world = World::start(folder.path(), runtime).await;
+            let settings =
+                [("metrics-fetcher", "period_ms=1000"), ("metrics-fetcher", "expire_after_periods=5")];
+            let world = World::start_with(folder.path(), runtime, &settings).await;
             Some((folder, world))
         }
         Err(reason) => {
