@@ -1,5 +1,7 @@
 //! What holds after any sequence of admissions and releases.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+// `Node` applies the plans that it hands back.
+#![allow(unused_must_use)]
 
 mod support;
 
@@ -55,11 +57,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn exclusive(state: &State) -> BTreeMap<&str, &CpuSet> {
-    let of = |placement| match placement {
-        &Placement::Exclusive { ref cpus, .. } => Some(cpus),
+    let sets = state.pods.iter().filter_map(|(uid, entry)| match &entry.placement {
+        Placement::Exclusive { cpus, .. } => Some((uid.as_str(), cpus)),
         _ => None,
-    };
-    state.pods.iter().filter_map(|(uid, entry)| Some((uid.as_str(), of(&entry.placement)?))).collect()
+    });
+    sets.collect()
 }
 
 /// The union, if no CPU is in two of them.
@@ -111,7 +113,7 @@ fn run(node: &mut Node, step: &Step) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_cpus_stay_divided_and_nobody_is_without((machine, reserved) in machines(), steps in steps()) {
@@ -180,7 +182,9 @@ proptest! {
             let need = refusal.asked.map_or(0, |asked| asked.ceil_cpus() as usize);
             // All that is free is too little, or is all that is left for the others.
             prop_assert!(free == 0 || need >= free, "{refusal:?}");
-            prop_assert!(refusal.message.contains(&need.to_string()) || refusal.asked.is_none(), "{refusal:?}");
+            if let Some(asked) = refusal.asked {
+                prop_assert!(refusal.message.contains(&asked.to_string()), "{refusal:?}");
+            }
         }
     }
 

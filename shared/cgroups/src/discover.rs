@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
@@ -25,7 +26,38 @@ pub struct Walk {
     /// Ordered by path.
     pub found: Vec<Found>,
     /// Folders whose entries were listed: while none of them changes, another walk finds the same.
-    pub listed: Vec<PathBuf>,
+    pub listed: Vec<Listed>,
+}
+
+/// A folder that a walk listed, and what it looked like just before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The folder.
+    pub path: PathBuf,
+    /// Before the listing: a change in between shows as a difference.
+    pub stamp: Stamp,
+}
+
+/// What of a folder changes when entries come or go. Kernfs counts subfolders in the link count and may leave the
+/// time as it was; most other file systems keep the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    inode: u64,
+    links: u64,
+    modified: (i64, i64),
+}
+
+// === impl Stamp ===
+
+impl Stamp {
+    /// The stamp of a folder, from its metadata.
+    pub fn of(metadata: &fs::Metadata) -> Self {
+        Self {
+            inode: metadata.ino(),
+            links: metadata.nlink(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
 }
 
 /// Finds every container below `kubepods` and `kubepods.slice` of each of `roots` (the root cgroup: an empty path; a
@@ -38,8 +70,9 @@ pub fn walk(hierarchy: &Hierarchy, roots: &[CgroupPath]) -> Result<Walk, Error> 
     let mut walk = Walk::default();
     for root in roots {
         // Its listing tells when kubepods appears.
-        if root.under(&mount).is_dir() {
-            walk.listed.push(root.under(&mount));
+        let path = root.under(&mount);
+        if let Ok(metadata) = fs::metadata(&path) {
+            walk.listed.push(Listed { path, stamp: Stamp::of(&metadata) });
         }
         for (name, driver) in [("kubepods", Driver::Cgroupfs), ("kubepods.slice", Driver::Systemd)] {
             pods(&mount, &root.join(name)?, driver, DEPTH, &mut walk)?;
@@ -72,8 +105,10 @@ fn pods(mount: &Path, at: &CgroupPath, driver: Driver, depth: usize, walk: &mut 
 fn children(mount: &Path, at: &CgroupPath, walk: &mut Walk) -> Result<Vec<String>, Error> {
     let dir = at.under(mount);
     let mut names = Vec::new();
-    let entries = match fs::read_dir(&dir) {
-        Ok(entries) => entries,
+    let listing =
+        fs::metadata(&dir).map(|m| Stamp::of(&m)).and_then(|stamp| Ok((stamp, fs::read_dir(&dir)?)));
+    let (stamp, entries) = match listing {
+        Ok(listing) => listing,
         Err(e) if crate::kept::is_dead(&e) => return Ok(names),
         Err(e) => return Err(Error::io("list", &dir, e)),
     };
@@ -90,7 +125,7 @@ fn children(mount: &Path, at: &CgroupPath, walk: &mut Walk) -> Result<Vec<String
             Err(e) => return Err(Error::io("list", &dir, e)),
         }
     }
-    walk.listed.push(dir);
+    walk.listed.push(Listed { path: dir, stamp });
     Ok(names)
 }
 
@@ -186,7 +221,12 @@ mod tests {
         let hierarchy = Hierarchy::detect(dir.path()).unwrap();
         let walk = walk(&hierarchy, &[CgroupPath::default()]).unwrap();
         assert!(walk.found.is_empty());
-        assert_eq!(walk.listed, [dir.path().join("sys/fs/cgroup")]);
+        let before = walk.listed.clone();
+        assert_eq!(before.len(), 1);
+        assert_eq!(before[0].path, dir.path().join("sys/fs/cgroup"));
+        std::fs::create_dir(before[0].path.join("kubepods")).unwrap();
+        let now = Stamp::of(&std::fs::metadata(&before[0].path).unwrap());
+        assert_ne!(before[0].stamp, now, "a new folder shows");
     }
 
     #[test]

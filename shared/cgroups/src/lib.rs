@@ -20,7 +20,7 @@ pub mod parse;
 mod path;
 
 pub use cpuset::{CpusetFiles, CpusetState};
-pub use discover::{Found, Walk, walk};
+pub use discover::{Found, Listed, Stamp, Walk, walk};
 pub use error::Error;
 pub use hierarchy::{Controller, Hierarchy, Version};
 pub use kept::{is_dead, read_into};

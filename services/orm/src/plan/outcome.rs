@@ -59,6 +59,8 @@ closed_set! {
         Invalid = "invalid",
         /// The sandbox has ended already.
         Expired = "expired",
+        /// The decision cannot be made durable.
+        Storage = "storage",
     }
 }
 

@@ -56,7 +56,7 @@ impl<'a> Room<'a> {
         if !self.others.free.is_empty() {
             return Ok(());
         }
-        let asked_for = asked.map(|asked| format!(" ({asked} CPU asked for)")).unwrap_or_default();
+        let asked_for = asked.map(|asked| format!(" (request {asked})")).unwrap_or_default();
         let message =
             format!("no CPU is left for the pod{asked_for}: all are exclusive, reserved or isolated");
         Err(self.insufficient(asked, &message))
@@ -79,13 +79,14 @@ impl<'a> Room<'a> {
         let free = &self.others.free;
         let nodes = self.others.free_per_node().iter().map(in_words).collect::<Vec<_>>().join(", ");
         let mut message = format!(
-            "{need} exclusive CPUs are needed ({asked} asked for), {} are free ({nodes})",
+            "{need} CPU(s) of its own are needed (request {asked}), {} are free: {nodes}",
             free.len()
         );
         if need <= free.len() {
-            let (sharing, agents) = (self.others.sharing(), self.others.agents);
             message += &format!(
-                "; no CPU would be left for {sharing} pods in the shared and reclaim pools and {agents} node agents"
+                "; none would be left for others, of which {} run in the shared and reclaim pools and {} are node agents",
+                self.others.sharing(),
+                self.others.agents
             );
         }
         message
@@ -111,9 +112,9 @@ impl Fit {
 
 fn in_words(free: &NumaFree) -> String {
     if free.cpus.is_empty() {
-        format!("NUMA node {}: none", free.node)
+        format!("none on NUMA node {}", free.node)
     } else {
-        format!("NUMA node {}: {} of {}", free.node, free.cpus.len(), free.cpus)
+        format!("{} on NUMA node {} ({})", free.cpus.len(), free.node, free.cpus)
     }
 }
 

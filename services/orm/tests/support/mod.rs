@@ -1,5 +1,6 @@
 //! Machines, requests and states to plan with.
-#![allow(dead_code)]
+// Each test file uses a part of it.
+#![allow(dead_code, unreachable_pub)]
 
 use orm::plan::{
     Plan, PodPlacement, PoolName, Refusal, Request, RequestSource, Stage, State, admit, placement_of, pools,

@@ -1,6 +1,6 @@
 use oxalyst_units::Bytes;
 
-use super::{ParseError, digits, entries, first_line, single};
+use super::{ParseError, entries, first_line, number, single};
 
 /// From here on a v1 limit means "none": the kernel's `PAGE_COUNTER_MAX` is `i64::MAX` rounded down to a page, and
 /// pages have at most 64 KiB.
@@ -115,7 +115,7 @@ pub fn memory_usage(bytes: &[u8]) -> Result<Bytes, ParseError> {
 pub fn memory_limit(bytes: &[u8]) -> Result<Limit, ParseError> {
     match bytes.trim_ascii() {
         b"max" => Ok(Limit::Unlimited),
-        text => match digits(text) {
+        text => match number(text) {
             Some(n) if n >= V1_UNLIMITED => Ok(Limit::Unlimited),
             Some(n) => Ok(Limit::At(Bytes(n))),
             None => Err(first_line(bytes, "a number of bytes or \"max\"")),

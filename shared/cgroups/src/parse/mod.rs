@@ -41,7 +41,8 @@ pub struct Entry<'a> {
 // === impl ParseError ===
 
 impl ParseError {
-    fn new(line: usize, expected: &'static str, text: &[u8]) -> Self {
+    /// An error about `text`, line number `line` of its file.
+    pub fn new(line: usize, expected: &'static str, text: &[u8]) -> Self {
         let kept = text.get(..KEPT).unwrap_or(text);
         Self { line, expected, text: kept.escape_ascii().to_string() }
     }
@@ -63,7 +64,12 @@ impl Entry<'_> {
     /// # Errors
     /// [`ParseError`] with this line.
     pub fn number(&self) -> Result<u64, ParseError> {
-        digits(self.value).ok_or_else(|| ParseError::new(self.line, "an unsigned number", self.text))
+        number(self.value).ok_or_else(|| self.unexpected("an unsigned number"))
+    }
+
+    /// An error about this line.
+    pub fn unexpected(&self, expected: &'static str) -> ParseError {
+        ParseError::new(self.line, expected, self.text)
     }
 }
 
@@ -81,10 +87,11 @@ pub fn entries(bytes: &[u8]) -> impl Iterator<Item = Entry<'_>> {
 /// # Errors
 /// [`ParseError`] with the first line.
 pub fn single(bytes: &[u8]) -> Result<u64, ParseError> {
-    digits(bytes.trim_ascii()).ok_or_else(|| first_line(bytes, "an unsigned number"))
+    number(bytes.trim_ascii()).ok_or_else(|| first_line(bytes, "an unsigned number"))
 }
 
-fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+/// The lines that are not blank, counted from 1, without blanks around.
+pub fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     bytes
         .split(|b| *b == b'\n')
         .enumerate()
@@ -98,7 +105,7 @@ fn first_line(bytes: &[u8], expected: &'static str) -> ParseError {
 }
 
 /// Decimal digits alone: no sign, no blanks, no overflow.
-fn digits(bytes: &[u8]) -> Option<u64> {
+pub fn number(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() {
         return None;
     }

@@ -1,4 +1,4 @@
-use super::{ParseError, digits, lines};
+use super::{ParseError, lines, number};
 
 /// A PSI file: `cpu.pressure` and its like, or `/proc/pressure/*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -50,7 +50,7 @@ fn stall<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Stall> {
             b"avg10" => avg10 = Some(ratio(value)?),
             b"avg60" => avg60 = Some(ratio(value)?),
             b"avg300" => avg300 = Some(ratio(value)?),
-            b"total" => total = Some(digits(value)?),
+            b"total" => total = Some(number(value)?),
             _ => {}
         }
     }
