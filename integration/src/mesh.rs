@@ -154,7 +154,7 @@ impl Mesh {
         set("common.run_dir", &self.run_dir());
         set("common.host_root", &self.host_root);
         match service {
-            "orm" => set("ledger.dir", &self.folder.join("ledger")),
+            "orm" => set("ledger_dir", &self.folder.join("ledger")),
             "nri-gateway" => set("nri_socket", &self.nri_socket),
             "reporter" => set("file", &self.report()),
             _ => {}
