@@ -16,10 +16,11 @@ help: ## this list
 
 run: tools ## the mesh on this machine: containerd with NRI (as root), five services, demo pods, until Ctrl-C
 	$(CARGO) build --release --workspace --bins
-	$(CARGO) run --quiet --release -p integration --bin demo
+	@$${CARGO_TARGET_DIR:-target}/release/demo
 
+# The suites start the services' binaries, which `cargo test` alone does not build; both targets in one graph compile once.
 test: tools ## every test; those on a real containerd too where this machine can run one
-	$(CARGO) build --workspace --bins
+	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast -- --show-output $(TESTS)
 
 lint: tools ## fmt, clippy, docs, dependencies: no warning is let through
@@ -33,7 +34,7 @@ fmt: ## formats the sources
 
 bench: tools ## measures the budgets, prints them, writes target/bench.json
 	$(CARGO) build --release --workspace --bins
-	$(CARGO) run --quiet --release -p integration --bin bench
+	@$${CARGO_TARGET_DIR:-target}/release/bench
 
 build: tools ## debug binaries of everything
 	$(CARGO) build --workspace --bins

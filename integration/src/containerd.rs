@@ -127,6 +127,32 @@ impl Containerd {
         std::fs::read_to_string(self.folder.join("containerd.log")).unwrap_or_default()
     }
 
+    /// A file of the running container's cgroup: `v1` is (hierarchy, file), `v2` the file.
+    pub async fn cgroup_file(
+        &mut self,
+        container: &ContainerId,
+        v1: (&str, &str),
+        v2: &str,
+    ) -> Result<PathBuf, RuntimeError> {
+        let pid = self.pid_of(container).await?;
+        let path = format!("/proc/{pid}/cgroup");
+        let text =
+            std::fs::read_to_string(&path).map_err(|e| failed(&format!("read {path}"), e.to_string()))?;
+        let of = |hierarchy: &str| {
+            text.lines().find_map(|line| {
+                let mut parts = line.splitn(3, ':').skip(1);
+                let (names, at) = (parts.next()?, parts.next()?);
+                names.split(',').any(|name| name == hierarchy).then(|| at.trim_start_matches('/').to_owned())
+            })
+        };
+        let root = Path::new("/sys/fs/cgroup");
+        match (of(v1.0), of("")) {
+            (Some(at), _) => Ok(root.join(v1.0).join(at).join(v1.1)),
+            (None, Some(at)) => Ok(root.join(at).join(v2)),
+            (None, None) => Err(failed(&format!("find {} of {}", v1.0, container.0), text)),
+        }
+    }
+
     /// Removes every pod, ends containerd and its shims, and removes mounts and cgroups. Errors name what is left.
     pub async fn remove(mut self) -> Result<(), RuntimeError> {
         Runtime::start(&mut self).await?;

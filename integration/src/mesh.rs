@@ -10,6 +10,8 @@ use oxalyst_proto::gateway::v1::gateway_client::GatewayClient;
 use oxalyst_proto::gateway::v1::{ListContainersReply, ListContainersRequest};
 use oxalyst_proto::mesh::v1::introspection_client::IntrospectionClient;
 use oxalyst_proto::mesh::v1::{GetStatusRequest, Status};
+use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
+use oxalyst_proto::metrics::v1::{QueryRequest, Sample};
 use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
 use oxalyst_proto::orm::v1::{GetStateRequest, State};
 use tonic::transport::Channel;
@@ -152,8 +154,8 @@ impl Mesh {
         set("common.run_dir", &self.run_dir());
         set("common.host_root", &self.host_root);
         match service {
-            "orm" => set("ledger.dir", &self.folder.join("ledger")),
-            "nri-gateway" => set("nri.socket", &self.nri_socket),
+            "orm" => set("ledger_dir", &self.folder.join("ledger")),
+            "nri-gateway" => set("nri_socket", &self.nri_socket),
             "reporter" => set("file", &self.report()),
             _ => {}
         }
@@ -249,6 +251,15 @@ impl Mesh {
         let mut client = GatewayClient::new(self.channel("nri-gateway"));
         let call = client.list_containers(ListContainersRequest {});
         answer("nri-gateway", tokio::time::timeout(CALL, call).await)
+    }
+
+    /// Samples of one container, or of all for "".
+    pub async fn samples(&self, container: &str, max_age_ms: Option<u64>) -> Result<Vec<Sample>, MeshError> {
+        let ids = if container.is_empty() { Vec::new() } else { vec![container.to_owned()] };
+        let query = QueryRequest { ids, max_age_ms, ..QueryRequest::default() };
+        let mut client = MetricsClient::new(self.channel("metrics-fetcher"));
+        let call = client.query(query);
+        Ok(answer("metrics-fetcher", tokio::time::timeout(CALL, call).await)?.samples)
     }
 
     /// What `oxctl` prints for these arguments; its error output where it fails.

@@ -35,7 +35,7 @@ fn command(service: &str, folder: &Path) -> Command {
     let mut command = Command::new(Mesh::binaries().unwrap().join(service));
     command.arg("--set").arg(format!("common.run_dir={}", folder.join("run").display()));
     if service == "orm" {
-        command.arg("--set").arg(format!("ledger.dir={}", folder.join("ledger").display()));
+        command.arg("--set").arg(format!("ledger_dir={}", folder.join("ledger").display()));
     }
     command
 }
@@ -108,5 +108,5 @@ async fn a_ledger_that_another_process_holds() {
     answers("orm", &dir.path().join("run")).await;
     let mut command = command("orm", dir.path());
     command.arg("--set").arg(format!("common.run_dir={}", dir.path().join("other").display()));
-    refuses("orm", command, dir.path(), &["ledger", "another process"]).await;
+    refuses("orm", command, dir.path(), &["ledger", "locked by process"]).await;
 }

@@ -46,7 +46,17 @@ pub struct Running {
 impl<R: Runtime> World<R> {
     /// Starts the services, in `folder`, on a running `runtime`.
     pub async fn start(folder: &Path, runtime: R) -> Self {
+        Self::start_with(folder, runtime, &[]).await
+    }
+
+    /// As [`World::start`], with settings beyond the usual ones: (service, "key=value").
+    pub async fn start_with(folder: &Path, runtime: R, settings: &[(&str, &str)]) -> Self {
         let mut mesh = Mesh::new(folder, &runtime).unwrap();
+        for (service, setting) in settings {
+            mesh.set(service, setting);
+        }
+        // As long as a runtime allows: on a machine that is busy compiling, the default's policy would answer now and then.
+        mesh.set("nri-gateway", "hook_deadline_ms=1500");
         mesh.start_all().await.unwrap();
         Self { runtime, mesh }
     }
