@@ -1,0 +1,167 @@
+//! What `/metrics` shows: the node's own numbers, and how the fetcher is. Containers are never labels.
+
+use std::fmt;
+use std::sync::Arc;
+
+use oxalyst_telemetry::Registry;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+
+use crate::catalogue;
+use crate::clock::Clock;
+use crate::sample::{Ages, Quality};
+use crate::store::{PassReport, Snapshot, Store, Subject};
+
+/// Seconds: from a hundred containers to a machine that is stuck.
+const BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0];
+
+/// What passes count.
+#[derive(Debug, Clone)]
+pub struct PassMetrics {
+    passes: Family<PassLabels, Counter>,
+    seconds: Histogram,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PassLabels {
+    result: &'static str,
+}
+
+/// A family of gauges that is computed from the newest snapshot when it is asked for.
+#[derive(Clone)]
+struct AtScrape {
+    store: Arc<Store>,
+    clock: Arc<dyn Clock>,
+    ages: Ages,
+    write: Write,
+}
+
+type Write = Arc<dyn Fn(&Scrape<'_>, &mut MetricEncoder<'_>) -> fmt::Result + Send + Sync>;
+
+struct Scrape<'a> {
+    snapshot: &'a Snapshot,
+    at: &'a AtScrape,
+}
+
+// === impl PassMetrics ===
+
+impl PassMetrics {
+    /// Registers everything that the service shows.
+    pub fn register(registry: &Registry, store: &Arc<Store>, clock: &Arc<dyn Clock>, ages: Ages) -> Self {
+        let computed =
+            |write: Write| AtScrape { store: Arc::clone(store), clock: Arc::clone(clock), ages, write };
+        for (place, metric) in catalogue::NODE.iter().enumerate() {
+            if let Some(name) = metric.exposed {
+                registry.register(name, metric.help, computed(Arc::new(move |s, e| s.node_value(place, e))));
+            }
+        }
+        let write: Write = Arc::new(|s, e| s.values(e));
+        registry.register("metric_values", "Values by source and quality", computed(write));
+        let write: Write = Arc::new(|s, e| s.oldest(e));
+        registry.register("metric_age_seconds", "Age of the oldest value that is told", computed(write));
+        let write: Write = Arc::new(|s, e| gauge(e, s.snapshot.pass.open_files));
+        registry.register("collect_open_files", "Descriptors kept open", computed(write));
+        let write: Write = Arc::new(|s, e| gauge(e, s.snapshot.pass.failed_files));
+        registry.register(
+            "collect_failed_files",
+            "Files that the newest pass could not read",
+            computed(write),
+        );
+        let write: Write = Arc::new(|s, e| gauge(e, s.snapshot.containers.len()));
+        registry.register("collect_containers", "Containers known, removed ones included", computed(write));
+        Self {
+            passes: registry.register("collect_passes", "Passes over all files", Family::default()),
+            seconds: registry.register("collect_pass_seconds", "Duration of a pass", Histogram::new(BUCKETS)),
+        }
+    }
+
+    /// Counts one pass.
+    pub fn observe(&self, pass: &PassReport) {
+        let result = match pass {
+            PassReport { trouble: Some(_), .. } => "failed",
+            PassReport { failed_files: 1.., .. } => "partial",
+            _ => "ok",
+        };
+        self.passes.get_or_create(&PassLabels { result }).inc();
+        self.seconds.observe(pass.took.as_secs_f64());
+    }
+}
+
+// === impl Scrape ===
+
+impl Scrape<'_> {
+    /// A missing value is no line at all.
+    fn node_value(&self, place: usize, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        let judged =
+            self.snapshot.node.cells.get(place).and_then(|cell| self.judge(cell, &self.snapshot.node).value);
+        judged.map_or(Ok(()), |value| encoder.encode_gauge(&value))
+    }
+
+    fn values(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        for (source, subjects) in self.sources() {
+            let mut counts = [("fresh", 0i64), ("stale", 0), ("missing", 0)];
+            for judged in subjects.iter().flat_map(|s| s.cells.iter().map(|c| self.judge(c, s))) {
+                let place = match judged.quality {
+                    Quality::Fresh => 0,
+                    Quality::Stale => 1,
+                    Quality::Missing => 2,
+                };
+                if let Some((_, count)) = counts.get_mut(place) {
+                    *count += 1;
+                }
+            }
+            for (quality, count) in counts {
+                let labels = [("source", source), ("quality", quality)];
+                encoder.encode_family(&labels)?.encode_gauge(&count)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn oldest(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        for (source, subjects) in self.sources() {
+            let judged = subjects.iter().flat_map(|s| s.cells.iter().map(|c| self.judge(c, s)));
+            if let Some(age) = judged.filter(|j| j.value.is_some()).map(|j| j.age).max() {
+                encoder.encode_family(&[("source", source)])?.encode_gauge(&age.as_secs_f64())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sources(&self) -> [(&'static str, &[Arc<Subject>]); 2] {
+        [
+            ("proc", std::slice::from_ref(&self.snapshot.node)),
+            (self.snapshot.cgroup_source(), self.snapshot.containers.as_slice()),
+        ]
+    }
+
+    fn judge(&self, cell: &crate::sample::Cell, subject: &Subject) -> crate::sample::Judged {
+        cell.judge(self.at.clock.now(), self.at.ages, subject.removed.is_some(), None)
+    }
+}
+
+// === impl AtScrape ===
+
+impl EncodeMetric for AtScrape {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let snapshot = self.store.load();
+        (self.write)(&Scrape { snapshot: &snapshot, at: self }, &mut encoder)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Gauge
+    }
+}
+
+impl fmt::Debug for AtScrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AtScrape").finish_non_exhaustive()
+    }
+}
+
+fn gauge(encoder: &mut MetricEncoder<'_>, count: usize) -> fmt::Result {
+    encoder.encode_gauge(&i64::try_from(count).unwrap_or(i64::MAX))
+}

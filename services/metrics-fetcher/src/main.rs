@@ -1,0 +1,45 @@
+//! The metrics-fetcher's process.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use actix::Actor as _;
+use metrics_fetcher::clock::{Clock, SystemClock};
+use metrics_fetcher::exposition::PassMetrics;
+use metrics_fetcher::face::Face;
+use metrics_fetcher::names::{self, Directory};
+use metrics_fetcher::settings::Settings;
+use metrics_fetcher::sources::cgroup::{Pass, Reader, raise_file_limit};
+use metrics_fetcher::store::Store;
+use oxalyst_mesh::Mesh;
+use tonic::service::Routes;
+
+fn main() -> ExitCode {
+    oxalyst_mesh::run(metrics_fetcher::SERVICE, env!("CARGO_PKG_VERSION"), run)
+}
+
+async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
+    settings.check()?;
+    let bound = mesh.bind()?;
+    raise_file_limit();
+    let first_pass = mesh.readiness.condition("first-pass", "no pass over the cgroups has ended yet");
+    let (store, names) = (Arc::new(Store::default()), Arc::new(Directory::default()));
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let metrics = PassMetrics::register(&mesh.registry, &store, &clock, settings.ages());
+    let pass = Pass::new(settings.pass()?, Arc::clone(&clock));
+    actix_rt::spawn(names::follow(mesh.run_dir.clone(), Arc::clone(&names)));
+    Reader::new(
+        pass,
+        settings.schedule(),
+        Arc::clone(&store),
+        Arc::clone(&names),
+        Arc::clone(&clock),
+        metrics,
+        Some(first_pass),
+    )?
+    .start();
+    let face = Face { store, names, clock, ages: settings.ages(), period: settings.period() };
+    bound.serve(Routes::new(face.into_service())).await?;
+    Ok(())
+}

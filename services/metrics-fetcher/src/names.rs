@@ -1,0 +1,169 @@
+//! Names of containers, from the meta-server. It may be absent: then ids are all there is.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use oxalyst_backoff::Backoff;
+use oxalyst_cgroups::CgroupPath;
+use oxalyst_proto::meta::v1::meta_client::MetaClient;
+use oxalyst_proto::meta::v1::{PodList, WatchPodsRequest};
+use tokio::time::{Instant, timeout};
+
+use crate::sources::cgroup::Named;
+
+/// How long the meta-server may take to open its stream.
+const OPEN: Duration = Duration::from_secs(5);
+
+/// A container as people know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The pod's UID.
+    pub pod_uid: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container's name; `POD` for the pod's sandbox, as the kubelet's own statistics call it.
+    pub container: String,
+}
+
+/// Who is who: replaced as a whole, read without waiting.
+#[derive(Debug, Default)]
+pub struct Directory {
+    known: ArcSwap<Known>,
+}
+
+/// One list of pods, arranged.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// By container id, and by sandbox id.
+    pub by_container: BTreeMap<String, Name>,
+    named: Arc<[Named]>,
+}
+
+// === impl Known ===
+
+impl Known {
+    /// Arranges a list of pods. A cgroup path that cannot be one is left out: its container may still be found by
+    /// its directory.
+    pub fn of(list: &PodList) -> Self {
+        let (mut by_container, mut named) = (BTreeMap::new(), Vec::new());
+        for pod in &list.pods {
+            let name = |container: &str| Name {
+                pod_uid: pod.uid.clone(),
+                namespace: pod.namespace.clone(),
+                pod: pod.name.clone(),
+                container: container.to_owned(),
+            };
+            if !pod.sandbox_id.is_empty() {
+                by_container.insert(pod.sandbox_id.clone(), name("POD"));
+            }
+            for container in pod.containers.iter().filter(|c| !c.container_id.is_empty()) {
+                by_container.insert(container.container_id.clone(), name(&container.name));
+                if let Ok((path, _)) = CgroupPath::of_container(&container.cgroups_path) {
+                    named.push(Named {
+                        path,
+                        container_id: container.container_id.clone(),
+                        pod_uid: pod.uid.clone(),
+                    });
+                }
+            }
+        }
+        Self { by_container, named: named.into() }
+    }
+}
+
+// === impl Directory ===
+
+impl Directory {
+    /// What is known now.
+    pub fn load(&self) -> Arc<Known> {
+        self.known.load_full()
+    }
+
+    /// Replaces what is known.
+    pub fn publish(&self, known: Known) {
+        self.known.store(Arc::new(known));
+    }
+
+    /// The containers whose cgroup was told.
+    pub fn named(&self) -> Arc<[Named]> {
+        Arc::clone(&self.known.load().named)
+    }
+}
+
+/// Follows the meta-server's list of pods for ever. While it is away the last list holds.
+pub async fn follow(run_dir: PathBuf, directory: Arc<Directory>) {
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+    let mut client = MetaClient::new(oxalyst_mesh::connect(&run_dir, "meta-server"));
+    let mut told = None;
+    loop {
+        let began = Instant::now();
+        let ended = watch(&mut client, &directory, &mut told).await;
+        if told != Some(false) {
+            tracing::info!(reason = %ended, "the meta-server is away; containers keep the names known so far");
+            told = Some(false);
+        }
+        backoff.succeeded_for(began.elapsed());
+        tokio::time::sleep(backoff.next_delay()).await;
+    }
+}
+
+async fn watch(
+    client: &mut MetaClient<tonic::transport::Channel>,
+    directory: &Directory,
+    told: &mut Option<bool>,
+) -> String {
+    let mut stream = match timeout(OPEN, client.watch_pods(WatchPodsRequest {})).await {
+        Ok(Ok(answer)) => answer.into_inner(),
+        Ok(Err(status)) => return status.message().to_owned(),
+        Err(_) => return format!("no answer within {OPEN:?}"),
+    };
+    loop {
+        match stream.message().await {
+            Ok(Some(list)) => {
+                if *told != Some(true) {
+                    tracing::info!(pods = list.pods.len(), "names come from the meta-server");
+                    *told = Some(true);
+                }
+                directory.publish(Known::of(&list));
+            }
+            Ok(None) => return "it closed the stream".to_owned(),
+            Err(status) => return status.message().to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oxalyst_proto::meta::v1::{Pod, PodContainer};
+
+    use super::*;
+
+    #[test]
+    fn containers_and_the_sandbox_get_the_pods_names() {
+        let container = |id: &str, path: &str| PodContainer {
+            name: "app".to_owned(),
+            container_id: id.to_owned(),
+            cgroups_path: path.to_owned(),
+            ..PodContainer::default()
+        };
+        let pod = Pod {
+            uid: "u1".to_owned(),
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+            sandbox_id: "s1".to_owned(),
+            containers: vec![container("c1", "/k8s.io/c1"), container("", ""), container("c2", "/../c2")],
+            ..Pod::default()
+        };
+        let known = Known::of(&PodList { pods: vec![pod], ..PodList::default() });
+        assert_eq!(known.by_container.keys().collect::<Vec<_>>(), ["c1", "c2", "s1"]);
+        assert_eq!(known.by_container["s1"].container, "POD");
+        assert_eq!(known.by_container["c1"].pod, "web");
+        let paths: Vec<_> = known.named.iter().map(|n| n.path.as_str()).collect();
+        assert_eq!(paths, ["k8s.io/c1"]);
+    }
+}

@@ -1,0 +1,252 @@
+//! Readings, and how they are judged: fresh, stale or missing.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Now;
+
+/// A value that was read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// In the metric's unit.
+    pub value: f64,
+    /// When it was true.
+    pub at: Now,
+    /// For rates: the interval over which it was taken; otherwise nothing.
+    pub interval: Duration,
+}
+
+/// Why there is no (newer) value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Absent {
+    /// No pass has come to it yet.
+    NotYet,
+    /// This version of cgroups never tells it.
+    Never(&'static str),
+    /// A rate needs two readings, and there is one.
+    FirstReading,
+    /// The counter went down.
+    Reset,
+    /// The limit is no limit: there is no number.
+    Unlimited,
+    /// The file is readable and does not tell it.
+    NotTold,
+    /// A file could not be opened, read or understood; the text names it.
+    Unreadable(Arc<str>),
+    /// The cgroup was removed.
+    Removed,
+}
+
+/// What is known of one metric of one subject: the last reading, and what came of the newest attempt if not a reading.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// The last value; a failed attempt keeps it.
+    pub last: Option<Reading>,
+    /// Why the newest attempt gave none; `None` if it gave one.
+    pub absent: Option<Absent>,
+}
+
+/// How far a value can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Quality {
+    /// Not older than asked for.
+    Fresh,
+    /// Older; the value is the last known.
+    Stale,
+    /// No value.
+    Missing,
+}
+
+/// The ages that separate the qualities.
+#[derive(Clone, Copy, Debug)]
+pub struct Ages {
+    /// Fresh up to this age.
+    pub max_age: Duration,
+    /// Stale up to this one, missing past it. Where it is below `max_age` nothing older is fresh.
+    pub expiry: Duration,
+}
+
+/// A cell as it is told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// Fresh, stale or missing.
+    pub quality: Quality,
+    /// Absent exactly when missing.
+    pub value: Option<f64>,
+    /// When the last value was true, even if it is told no more.
+    pub at: Option<Now>,
+    /// How old it is; nothing where there never was one.
+    pub age: Duration,
+    /// For rates.
+    pub interval: Duration,
+    /// Why it is stale or missing; empty when fresh.
+    pub reason: String,
+}
+
+// === impl Absent ===
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotYet => f.write_str("not read yet"),
+            Self::Never(why) => f.write_str(why),
+            Self::FirstReading => f.write_str("a rate needs two readings, there is one so far"),
+            Self::Reset => f.write_str("the counter was reset since the last reading"),
+            Self::Unlimited => f.write_str("unlimited"),
+            Self::NotTold => f.write_str("its file is readable and does not tell it"),
+            Self::Unreadable(what) => f.write_str(what),
+            Self::Removed => f.write_str("the cgroup was removed"),
+        }
+    }
+}
+
+// === impl Cell ===
+
+impl Cell {
+    /// A cell that no attempt has filled.
+    pub fn absent(why: Absent) -> Self {
+        Self { last: None, absent: Some(why) }
+    }
+
+    /// This cell after another attempt. What was read stays unless it is known to be untrue by now: "no limit" is
+    /// an answer, a failed read is none.
+    #[must_use]
+    pub fn after(&self, attempt: Result<Reading, Absent>) -> Self {
+        match attempt {
+            Ok(reading) => Self { last: Some(reading), absent: None },
+            Err(why) => {
+                let known = !matches!(why, Absent::Unlimited | Absent::Never(_));
+                Self { last: self.last.filter(|_| known), absent: Some(why) }
+            }
+        }
+    }
+
+    /// Judges the cell at `now`. A removed subject is never fresh: its last value is known not to hold.
+    /// `trouble` is what ails the whole source, for the reason.
+    pub fn judge(&self, now: Now, ages: Ages, removed: bool, trouble: Option<&str>) -> Judged {
+        let why = || match (&self.absent, removed, trouble) {
+            (Some(Absent::Never(_)), _, _) => self.absent.as_ref().map(ToString::to_string),
+            (_, true, _) => Some(Absent::Removed.to_string()),
+            (_, _, Some(trouble)) => Some(trouble.to_owned()),
+            (absent, _, _) => absent.as_ref().map(ToString::to_string),
+        };
+        let Some(last) = self.last else {
+            return Judged {
+                quality: Quality::Missing,
+                value: None,
+                at: None,
+                age: Duration::ZERO,
+                interval: Duration::ZERO,
+                reason: why().unwrap_or_else(|| Absent::NotYet.to_string()),
+            };
+        };
+        let age = now.since(last.at);
+        let quality = match () {
+            () if age > ages.expiry => Quality::Missing,
+            () if age > ages.max_age || removed => Quality::Stale,
+            () => Quality::Fresh,
+        };
+        let reason = match quality {
+            Quality::Fresh => String::new(),
+            Quality::Stale => why().unwrap_or_else(|| format!("last read {} ms ago", age.as_millis())),
+            Quality::Missing => {
+                let why = why().unwrap_or_else(|| "no newer reading".to_owned());
+                format!("{why}; the last value expired at an age of {} ms", ages.expiry.as_millis())
+            }
+        };
+        Judged {
+            quality,
+            value: (quality != Quality::Missing).then_some(last.value),
+            at: Some(last.at),
+            age,
+            interval: last.interval,
+            reason,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGES: Ages = Ages { max_age: Duration::from_secs(3), expiry: Duration::from_secs(10) };
+
+    fn at(seconds: u64) -> Now {
+        Now { monotonic_ns: seconds * 1_000_000_000, unix_ns: 5 }
+    }
+
+    fn read_at(seconds: u64) -> Cell {
+        Cell::default().after(Ok(Reading { value: 7.0, at: at(seconds), interval: Duration::ZERO }))
+    }
+
+    #[test]
+    fn a_value_ages_from_fresh_to_stale_to_missing() {
+        let cell = read_at(100);
+        let table = [
+            (100, Quality::Fresh, Some(7.0)),
+            (103, Quality::Fresh, Some(7.0)),
+            (104, Quality::Stale, Some(7.0)),
+            (110, Quality::Stale, Some(7.0)),
+            (111, Quality::Missing, None),
+        ];
+        for (now, quality, value) in table {
+            let judged = cell.judge(at(now), AGES, false, None);
+            assert_eq!((judged.quality, judged.value), (quality, value), "at {now}");
+            assert_eq!(judged.at, Some(at(100)), "the last time stays known");
+            assert_eq!(judged.reason.is_empty(), quality == Quality::Fresh, "at {now}: {}", judged.reason);
+        }
+    }
+
+    #[test]
+    fn a_failed_attempt_wipes_nothing_and_its_reason_shows_once_the_value_is_old() {
+        let cell = read_at(100).after(Err(Absent::Unreadable("read cpu.stat: broken".into())));
+        assert_eq!(cell.judge(at(101), AGES, false, None).quality, Quality::Fresh);
+        let stale = cell.judge(at(105), AGES, false, None);
+        assert_eq!((stale.value, stale.reason.as_str()), (Some(7.0), "read cpu.stat: broken"));
+    }
+
+    #[test]
+    fn no_limit_is_an_answer_and_replaces_the_old_limit() {
+        let judged = read_at(100).after(Err(Absent::Unlimited)).judge(at(100), AGES, false, None);
+        assert_eq!((judged.quality, judged.reason.as_str()), (Quality::Missing, "unlimited"));
+    }
+
+    #[test]
+    fn a_removed_subject_is_stale_at_once() {
+        let judged = read_at(100).judge(at(100), AGES, true, None);
+        assert_eq!((judged.quality, judged.value), (Quality::Stale, Some(7.0)));
+        assert_eq!(judged.reason, "the cgroup was removed");
+        assert_eq!(read_at(100).judge(at(120), AGES, true, None).quality, Quality::Missing);
+    }
+
+    #[test]
+    fn what_was_never_read_is_missing_with_a_reason_and_without_a_time() {
+        let judged = Cell::default().judge(at(1), AGES, false, None);
+        assert_eq!((judged.quality, judged.at), (Quality::Missing, None));
+        assert_eq!(judged.reason, "not read yet");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn missing_and_only_missing_has_no_value(
+            read in 0u64..50, now in 0u64..100, max in 0u64..40, expiry in 0u64..40, removed: bool, ever: bool
+        ) {
+            let cell = if ever { read_at(read) } else { Cell::default() };
+            let ages = Ages { max_age: Duration::from_secs(max), expiry: Duration::from_secs(expiry) };
+            let judged = cell.judge(at(now), ages, removed, None);
+            proptest::prop_assert_eq!(judged.value.is_none(), judged.quality == Quality::Missing);
+            proptest::prop_assert_eq!(judged.reason.is_empty(), judged.quality == Quality::Fresh);
+            if judged.quality == Quality::Fresh {
+                proptest::prop_assert!(judged.age <= ages.max_age.min(ages.expiry) && !removed);
+            }
+        }
+
+        #[test]
+        fn quality_only_worsens_with_time(read in 0u64..10, now in 0u64..60, more in 0u64..60) {
+            let rank = |q| match q { Quality::Fresh => 0, Quality::Stale => 1, Quality::Missing => 2 };
+            let (early, late) = (read_at(read).judge(at(now), AGES, false, None), read_at(read).judge(at(now + more), AGES, false, None));
+            proptest::prop_assert!(rank(early.quality) <= rank(late.quality));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What the service can be told.
+
+use std::time::Duration;
+
+use oxalyst_cgroups::{CgroupPath, PathError};
+use oxalyst_settings::{Common, HasCommon};
+use serde::{Deserialize, Serialize};
+
+use crate::sample::Ages;
+use crate::sources::cgroup::{PassSettings, Schedule};
+
+/// Settings of the metrics-fetcher.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// What every service has.
+    pub common: Common,
+    /// From one pass to the next, milliseconds, 100..=600000.
+    pub period_ms: u64,
+    /// A sample is stale once it is older than so many periods, at least 1, unless the asker names an age.
+    pub stale_after_periods: u32,
+    /// A value is told no more once it is older than so many periods; at least `stale_after_periods`.
+    pub expire_after_periods: u32,
+    /// A removed container is forgotten after so many periods; at least `expire_after_periods`.
+    pub forget_after_periods: u32,
+    /// A pass that takes longer is reported, milliseconds, at least 1.
+    pub pass_deadline_ms: u64,
+    /// Cgroups below which `kubepods` is looked for: `/`, and what the kubelet has as its cgroup root.
+    pub cgroup_roots: Vec<String>,
+}
+
+/// A setting out of its range.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// A number.
+    #[error("{key} is {given}: it must be {must}")]
+    Range {
+        /// The key.
+        key: &'static str,
+        /// As given.
+        given: u64,
+        /// The range.
+        must: &'static str,
+    },
+    /// A path.
+    #[error("cgroup_roots: {0}")]
+    Root(#[from] PathError),
+}
+
+// === impl Settings ===
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            common: Common::default(),
+            period_ms: 5000,
+            stale_after_periods: 3,
+            expire_after_periods: 10,
+            forget_after_periods: 20,
+            pass_deadline_ms: 2000,
+            cgroup_roots: vec!["/".to_owned()],
+        }
+    }
+}
+
+impl HasCommon for Settings {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+}
+
+impl Settings {
+    /// Whether all are within their ranges.
+    ///
+    /// # Errors
+    /// [`Fault`] names the first key that is not.
+    pub fn check(&self) -> Result<(), Fault> {
+        let range = |holds: bool, key, given: u64, must| {
+            if holds { Ok(()) } else { Err(Fault::Range { key, given, must }) }
+        };
+        range((100..=600_000).contains(&self.period_ms), "period_ms", self.period_ms, "within 100..=600000")?;
+        range(self.pass_deadline_ms > 0, "pass_deadline_ms", self.pass_deadline_ms, "at least 1")?;
+        let (stale, expire, forget) =
+            (self.stale_after_periods, self.expire_after_periods, self.forget_after_periods);
+        range(stale > 0, "stale_after_periods", stale.into(), "at least 1")?;
+        range(expire >= stale, "expire_after_periods", expire.into(), "at least stale_after_periods")?;
+        range(forget >= expire, "forget_after_periods", forget.into(), "at least expire_after_periods")?;
+        self.roots().map(drop)
+    }
+
+    /// From one pass to the next.
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(self.period_ms)
+    }
+
+    /// The ages that separate fresh, stale and missing.
+    pub fn ages(&self) -> Ages {
+        let period = self.period();
+        Ages { max_age: period * self.stale_after_periods, expiry: period * self.expire_after_periods }
+    }
+
+    /// When passes happen.
+    pub fn schedule(&self) -> Schedule {
+        Schedule { period: self.period(), deadline: Duration::from_millis(self.pass_deadline_ms) }
+    }
+
+    /// How passes are made.
+    ///
+    /// # Errors
+    /// [`Fault::Root`], as [`Settings::check`].
+    pub fn pass(&self) -> Result<PassSettings, Fault> {
+        Ok(PassSettings {
+            host_root: self.common.host_root.clone(),
+            roots: self.roots()?,
+            forget: self.period() * self.forget_after_periods,
+        })
+    }
+
+    fn roots(&self) -> Result<Vec<CgroupPath>, Fault> {
+        self.cgroup_roots.iter().map(|r| CgroupPath::new(r).map_err(Fault::from)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_hold() {
+        let settings = Settings::default();
+        assert_eq!(settings.check(), Ok(()));
+        assert_eq!(settings.ages().max_age, Duration::from_secs(15));
+        assert_eq!(settings.ages().expiry, Duration::from_secs(50));
+    }
+
+    #[test]
+    fn each_range_is_kept() {
+        let faults = [
+            Settings { period_ms: 99, ..Settings::default() },
+            Settings { stale_after_periods: 0, ..Settings::default() },
+            Settings { expire_after_periods: 2, ..Settings::default() },
+            Settings { forget_after_periods: 9, ..Settings::default() },
+            Settings { pass_deadline_ms: 0, ..Settings::default() },
+            Settings { cgroup_roots: vec!["/a/../..".to_owned()], ..Settings::default() },
+        ];
+        for settings in faults {
+            assert!(settings.check().is_err(), "{settings:?}");
+        }
+    }
+}

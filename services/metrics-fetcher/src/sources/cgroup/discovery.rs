@@ -1,0 +1,106 @@
+//! Finding containers without listing every folder in every pass.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use oxalyst_cgroups::{CgroupPath, Error, Found, Hierarchy, Listed, Stamp, walk};
+
+use super::descriptors::{Descriptors, Slot};
+
+/// A walk happens at least every so many passes, even if no folder seems to have changed.
+const BACKSTOP: u64 = 12;
+
+/// What is on the node's trees.
+#[derive(Debug, Default)]
+pub(super) struct Discovery {
+    watched: Vec<(Listed, Slot)>,
+    found: Vec<Found>,
+    walked_in: Option<u64>,
+}
+
+/// A container's folder as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) container_id: String,
+    pub(super) pod_uid: String,
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+// === impl Discovery ===
+
+impl Discovery {
+    /// Forgets what was found: the next [`Discovery::refresh`] walks.
+    pub(super) fn clear(&mut self, descriptors: &mut Descriptors) {
+        for (_, slot) in &mut self.watched {
+            descriptors.close(slot);
+        }
+        *self = Self::default();
+    }
+
+    /// The next [`Discovery::refresh`] walks, whatever the folders look like.
+    pub(super) fn distrust(&mut self) {
+        self.walked_in = None;
+    }
+
+    /// Walks if a listed folder changed (or it is time to); true if it did.
+    pub(super) fn refresh(
+        &mut self,
+        hierarchy: &Hierarchy,
+        roots: &[CgroupPath],
+        pass: u64,
+        descriptors: &mut Descriptors,
+    ) -> Result<bool, Error> {
+        let recent = self.walked_in.is_some_and(|walked| pass.saturating_sub(walked) < BACKSTOP);
+        if recent && self.watched.iter_mut().all(|(listed, slot)| unchanged(listed, slot, descriptors)) {
+            return Ok(false);
+        }
+        let walk = walk(hierarchy, roots)?;
+        self.clear(descriptors);
+        self.watched = walk.listed.into_iter().map(|listed| (listed, Slot::Closed)).collect();
+        self.found = walk.found;
+        self.walked_in = Some(pass);
+        Ok(true)
+    }
+
+    /// The folders of what was found; those that vanished since are left out.
+    pub(super) fn places(&self, mount: &Path) -> BTreeMap<CgroupPath, Place> {
+        let place = |found: &Found| {
+            let place = place_of(mount, &found.path, &found.container_id, &found.pod_uid)?;
+            Some((found.path.clone(), place))
+        };
+        self.found.iter().filter_map(place).collect()
+    }
+
+    pub(super) fn has(&self, path: &CgroupPath) -> bool {
+        self.found.binary_search_by(|f| f.path.cmp(path)).is_ok()
+    }
+}
+
+/// The folder of a cgroup, if there is one.
+pub(super) fn place_of(mount: &Path, path: &CgroupPath, container_id: &str, pod_uid: &str) -> Option<Place> {
+    let metadata = fs::metadata(path.under(mount)).ok().filter(fs::Metadata::is_dir)?;
+    Some(Place {
+        container_id: container_id.to_owned(),
+        pod_uid: pod_uid.to_owned(),
+        device: metadata.dev(),
+        inode: metadata.ino(),
+    })
+}
+
+fn unchanged(listed: &Listed, slot: &mut Slot, descriptors: &mut Descriptors) -> bool {
+    if let Slot::Closed = slot
+        && let Ok(dir) = File::open(&listed.path)
+    {
+        match descriptors.keep(dir) {
+            Ok(kept) => *slot = kept,
+            Err(dir) => return dir.metadata().is_ok_and(|m| Stamp::of(&m) == listed.stamp),
+        }
+    }
+    match slot {
+        Slot::Kept(dir) => dir.metadata().is_ok_and(|m| Stamp::of(&m) == listed.stamp),
+        _ => false,
+    }
+}

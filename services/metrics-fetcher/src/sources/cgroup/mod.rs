@@ -1,0 +1,15 @@
+//! Containers from cgroup files of either version, the node from `/proc`.
+//!
+//! [`Pass`] does the work and blocks; [`Reader`] gives it a thread of its own and an actor that keeps time.
+
+mod descriptors;
+mod discovery;
+mod floor;
+mod pass;
+mod reader;
+mod tracked;
+
+pub use descriptors::raise_file_limit;
+pub use floor::Floor;
+pub use pass::{Named, Pass, PassSettings};
+pub use reader::{Reader, Schedule};

@@ -1,0 +1,253 @@
+//! One pass: is the tree still the same, who is there, read everything, publish.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use oxalyst_cgroups::{CgroupPath, Error, Hierarchy};
+
+use super::descriptors::Descriptors;
+use super::discovery::{Discovery, Place, place_of};
+use super::tracked::{Context, Tracked};
+use crate::catalogue::Scope;
+use crate::clock::{Clock, Now};
+use crate::contents::File;
+use crate::rate::Identity;
+use crate::store::{Id, PassReport, Snapshot, Subject};
+
+/// How passes are made.
+#[derive(Clone, Debug)]
+pub struct PassSettings {
+    /// Where `/proc` and `/sys` are found.
+    pub host_root: PathBuf,
+    /// Cgroups below which `kubepods` is looked for.
+    pub roots: Vec<CgroupPath>,
+    /// How long a removed container stays known.
+    pub forget: Duration,
+}
+
+/// A container that somebody named, for cgroups that lie where no walk finds them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Where it lies.
+    pub path: CgroupPath,
+    /// The runtime's id.
+    pub container_id: String,
+    /// The pod's UID.
+    pub pod_uid: String,
+}
+
+/// The state between passes. [`Pass::run`] blocks on files.
+#[derive(Debug)]
+pub struct Pass {
+    settings: PassSettings,
+    clock: Arc<dyn Clock>,
+    hierarchy: Option<Hierarchy>,
+    /// Of the newest tree that was seen, even if it is gone.
+    unified: Option<bool>,
+    discovery: Discovery,
+    descriptors: Descriptors,
+    containers: BTreeMap<CgroupPath, Tracked>,
+    removed: Vec<Arc<Subject>>,
+    extra: BTreeMap<CgroupPath, Place>,
+    node: Tracked,
+    buffer: Vec<u8>,
+    number: u64,
+}
+
+// === impl Pass ===
+
+impl Pass {
+    /// Nothing is read before the first [`Pass::run`].
+    pub fn new(settings: PassSettings, clock: Arc<dyn Clock>) -> Self {
+        let nowhere = Identity { device: 0, inode: 0, first_seen: Now::default() };
+        Self {
+            settings,
+            clock,
+            hierarchy: None,
+            unified: None,
+            discovery: Discovery::default(),
+            descriptors: Descriptors::within_limit(),
+            containers: BTreeMap::new(),
+            removed: Vec::new(),
+            extra: BTreeMap::new(),
+            node: Tracked::new(Scope::Node, nowhere, Id::default()),
+            buffer: Vec::new(),
+            number: 0,
+        }
+    }
+
+    /// One pass over everything that is there, and over what `named` adds to it.
+    ///
+    /// It never fails: a tree that cannot be read leaves all that was known, ageing, with the trouble beside it.
+    pub fn run(&mut self, named: &[Named]) -> Snapshot {
+        self.number += 1;
+        let began = self.clock.now();
+        let trouble = self.look(named).err().map(|e| {
+            self.drop_tree();
+            Arc::<str>::from(e.to_string())
+        });
+        let (failed_files, failure) = self.read_all(trouble.is_none());
+        let finished = self.clock.now();
+        let live = |id: &str| self.containers.values().any(|t| t.subject.id.container_id == id);
+        let forget = self.settings.forget;
+        self.removed.retain(|s| {
+            s.removed.is_some_and(|since| finished.since(since) <= forget) && !live(&s.id.container_id)
+        });
+        let containers = self.containers.values().map(|t| &t.subject).chain(&self.removed).cloned().collect();
+        Snapshot {
+            unified: self.unified,
+            node: Arc::clone(&self.node.subject),
+            containers,
+            pass: PassReport {
+                number: self.number,
+                finished: Some(finished),
+                took: finished.since(began),
+                open_files: self.descriptors.kept(),
+                failed_files,
+                failure,
+                trouble,
+            },
+        }
+    }
+
+    /// Every file that a pass reads now, for a comparison with the bare reads; empty before the first pass.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let Some(hierarchy) = &self.hierarchy else { return Vec::new() };
+        let containers = self.containers.keys().flat_map(|cgroup| {
+            File::CONTAINER.iter().filter_map(|file| {
+                let (controller, name) = file.of_container(hierarchy.is_unified())?;
+                Some(hierarchy.dir(controller, cgroup).ok()?.join(name))
+            })
+        });
+        let node = File::NODE.iter().filter_map(|f| Some(self.settings.host_root.join(f.of_node()?)));
+        containers.chain(node).collect()
+    }
+
+    /// Sees to it that the tree is the present one and that everybody on it is tracked.
+    fn look(&mut self, named: &[Named]) -> Result<(), Error> {
+        // Descriptors below a root that was renamed or mounted over would read on for ever without an error.
+        match self.hierarchy.as_ref().map(Hierarchy::is_current) {
+            Some(Ok(true)) => {}
+            Some(Err(e)) => return Err(e),
+            Some(Ok(false)) => self.drop_tree(),
+            None => {}
+        }
+        let hierarchy = match self.hierarchy.take() {
+            Some(hierarchy) => hierarchy,
+            None => Hierarchy::detect(&self.settings.host_root)?,
+        };
+        let hierarchy = self.hierarchy.insert(hierarchy);
+        self.unified = Some(hierarchy.is_unified());
+        let mount = hierarchy.any_mount()?.to_path_buf();
+        let walked =
+            self.discovery.refresh(hierarchy, &self.settings.roots, self.number, &mut self.descriptors)?;
+        let extra = named.iter().filter(|n| !self.discovery.has(&n.path));
+        let extra: BTreeMap<_, _> = extra
+            .filter_map(|n| Some((n.path.clone(), place_of(&mount, &n.path, &n.container_id, &n.pod_uid)?)))
+            .collect();
+        if walked || extra != self.extra {
+            self.extra = extra;
+            self.reconcile(&mount);
+        }
+        Ok(())
+    }
+
+    /// Tracks what is there, and lets go of what is not or is another by now.
+    fn reconcile(&mut self, mount: &Path) {
+        let now = self.clock.now();
+        let mut places = self.discovery.places(mount);
+        places.extend(self.extra.iter().map(|(path, place)| (path.clone(), place.clone())));
+        for (path, mut tracked) in std::mem::take(&mut self.containers) {
+            let same = places.get(&path).is_some_and(|place| {
+                (place.device, place.inode) == (tracked.identity.device, tracked.identity.inode)
+            });
+            if same {
+                self.containers.insert(path, tracked);
+            } else {
+                tracked.close(&mut self.descriptors);
+                self.removed.push(removed(&tracked, now));
+            }
+        }
+        for (path, Place { container_id, pod_uid, device, inode }) in places {
+            let cgroup = path.to_string();
+            self.containers.entry(path).or_insert_with(|| {
+                let identity = Identity { device, inode, first_seen: now };
+                Tracked::new(Scope::Container, identity, Id { container_id, pod_uid, cgroup })
+            });
+        }
+    }
+
+    fn read_all(&mut self, tree: bool) -> (usize, Option<Arc<str>>) {
+        let proc = self.settings.host_root.join("proc");
+        let found = fs::metadata(&proc).map(|m| (m.dev(), m.ino())).unwrap_or_default();
+        if found != (self.node.identity.device, self.node.identity.inode) {
+            self.node.close(&mut self.descriptors);
+            self.node.identity = Identity { device: found.0, inode: found.1, first_seen: self.clock.now() };
+        }
+        let mut context = Context {
+            unified: self.unified == Some(true),
+            pass: self.number,
+            clock: self.clock.as_ref(),
+            descriptors: &mut self.descriptors,
+            buffer: &mut self.buffer,
+            failed_files: 0,
+            failure: None,
+        };
+        let root = &self.settings.host_root;
+        self.node.collect(&mut context, |file| root.join(file.of_node().unwrap_or_default()));
+        let mut vanished = Vec::new();
+        if let Some(hierarchy) = self.hierarchy.as_ref().filter(|_| tree) {
+            for (cgroup, tracked) in &mut self.containers {
+                let gone = tracked.collect(&mut context, |file| path_of(hierarchy, cgroup, file));
+                if gone {
+                    vanished.push(cgroup.clone());
+                }
+            }
+        }
+        let failures = (context.failed_files, context.failure);
+        self.bury(&vanished);
+        failures
+    }
+
+    /// Lets go at once of those whose folder is gone; the others are looked at by a walk before the next reading.
+    fn bury(&mut self, vanished: &[CgroupPath]) {
+        let Some(Ok(mount)) = self.hierarchy.as_ref().map(Hierarchy::any_mount) else { return };
+        let now = self.clock.now();
+        for cgroup in vanished {
+            self.discovery.distrust();
+            if cgroup.under(mount).is_dir() {
+                continue;
+            }
+            if let Some(mut tracked) = self.containers.remove(cgroup) {
+                tracked.close(&mut self.descriptors);
+                self.removed.push(removed(&tracked, now));
+            }
+        }
+    }
+
+    /// Closes everything that is open on a tree that is no more; what was read stays.
+    fn drop_tree(&mut self) {
+        for tracked in self.containers.values_mut() {
+            tracked.close(&mut self.descriptors);
+        }
+        self.node.close(&mut self.descriptors);
+        self.discovery.clear(&mut self.descriptors);
+        self.hierarchy = None;
+        self.extra.clear();
+    }
+}
+
+fn removed(tracked: &Tracked, now: Now) -> Arc<Subject> {
+    Arc::new(Subject { removed: Some(now), ..Subject::clone(&tracked.subject) })
+}
+
+fn path_of(hierarchy: &Hierarchy, cgroup: &CgroupPath, file: File) -> PathBuf {
+    let Some((controller, name)) = file.of_container(hierarchy.is_unified()) else { return PathBuf::new() };
+    // An unmounted controller gives a path that does not exist, and so an error that names it.
+    let dir = hierarchy.dir(controller, cgroup);
+    dir.unwrap_or_else(|_| hierarchy.root().join(controller.name())).join(name)
+}

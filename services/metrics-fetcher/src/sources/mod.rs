@@ -1,0 +1,4 @@
+//! Where numbers come from.
+
+pub mod cgroup;
+pub mod proc;
