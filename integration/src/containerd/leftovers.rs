@@ -1,0 +1,90 @@
+//! What a containerd can leave on a machine outside of its folder, and how to be rid of it: processes in our pods' cgroups,
+//! mounts, cgroup folders, and the folder of the shims' sockets, whose place is compiled in.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{UnmountFlags, unmount};
+
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+/// What a kubelet has above its pods; only removed where we made it.
+const KUBEPODS: [&str; 3] = ["kubepods/burstable", "kubepods/besteffort", "kubepods"];
+/// Compiled into the shim, deepest first.
+const SHIM_FOLDERS: [&str; 4] =
+    ["/run/containerd/s", "/run/containerd/runc/k8s.io", "/run/containerd/runc", "/run/containerd"];
+
+/// Folders outside of our own that a containerd makes and that are not there now.
+pub(super) fn absent_folders() -> Vec<PathBuf> {
+    let cgroups = KUBEPODS.iter().flat_map(|dir| hierarchies().into_iter().map(move |root| root.join(dir)));
+    SHIM_FOLDERS.iter().map(PathBuf::from).chain(cgroups).filter(|path| !path.exists()).collect()
+}
+
+/// Processes in `cgroups`, which are ours.
+pub(super) fn processes(cgroups: &BTreeSet<PathBuf>) -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    for root in hierarchies() {
+        for cgroup in cgroups {
+            collect(&root.join(cgroup), &mut found);
+        }
+    }
+    found
+}
+
+fn collect(dir: &Path, found: &mut BTreeSet<u32>) {
+    let procs = std::fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    found.extend(procs.lines().filter_map(|line| line.parse::<u32>().ok()));
+    for child in folders(dir) {
+        collect(&child, found);
+    }
+}
+
+/// Unmounts whatever is mounted below `folder`, deepest first.
+pub(super) fn unmount_below(folder: &Path) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut points: Vec<PathBuf> = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(PathBuf::from)
+        .filter(|point| point.starts_with(folder) && point != folder)
+        .collect();
+    points.sort();
+    for point in points.iter().rev() {
+        // Busy ones go as soon as their last user ends.
+        let _ = unmount(point, UnmountFlags::DETACH);
+    }
+}
+
+/// Removes `cgroups` and what is below them in every hierarchy.
+pub(super) fn remove_cgroups(cgroups: &BTreeSet<PathBuf>) {
+    for root in hierarchies() {
+        for cgroup in cgroups {
+            remove_tree(&root.join(cgroup));
+        }
+    }
+}
+
+/// Removes those of `folders` that are empty.
+pub(super) fn remove_empty(folders: &[PathBuf]) {
+    for folder in folders {
+        let _ = std::fs::remove_dir(folder);
+    }
+}
+
+/// A cgroup folder has files that cannot be removed; they go with it.
+fn remove_tree(dir: &Path) {
+    for child in folders(dir) {
+        remove_tree(&child);
+    }
+    let _ = std::fs::remove_dir(dir);
+}
+
+fn folders(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
+}
+
+/// Roots of all hierarchies: one with v2 alone, one for each controller with v1.
+fn hierarchies() -> Vec<PathBuf> {
+    let root = PathBuf::from(CGROUP_ROOT);
+    if root.join("cgroup.controllers").exists() { vec![root] } else { folders(&root) }
+}
