@@ -66,7 +66,9 @@ impl Corrections {
 /// Then it keeps what it has, and loses it in the reply that creates that container: between a sandbox and its first container
 /// lies the pull of an image.
 pub fn target(applied: Option<&Cpuset>, wanted: Cpuset, waiting: &CpuSet) -> Cpuset {
-    let Some(applied) = applied.filter(|a| !waiting.is_empty() && a.cpus != wanted.cpus) else { return wanted };
+    let Some(applied) = applied.filter(|a| !waiting.is_empty() && a.cpus != wanted.cpus) else {
+        return wanted;
+    };
     let (Ok(has), Ok(wants)) = (applied.cpus.parse::<CpuSet>(), wanted.cpus.parse::<CpuSet>()) else {
         return wanted;
     };

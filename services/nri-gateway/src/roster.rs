@@ -245,8 +245,7 @@ impl Roster {
                 self.metrics.drift("cpuset.mems");
                 tracing::warn!(container = %id, kernel = ?entry.kernel, "somebody else changed a container's memory nodes");
             }
-            let Some(wanted) =
-                entry.target(&placements, &waiting).filter(|_| entry.phase == Phase::Running)
+            let Some(wanted) = entry.target(&placements, &waiting).filter(|_| entry.phase == Phase::Running)
             else {
                 continue;
             };
@@ -272,7 +271,9 @@ impl Roster {
             .containers
             .iter()
             .filter(|(_, entry)| entry.runs_or_will())
-            .filter_map(|(id, entry)| Some((id, entry.resynchronised(&entry.target(&placements, &waiting)?)?)))
+            .filter_map(|(id, entry)| {
+                Some((id, entry.resynchronised(&entry.target(&placements, &waiting)?)?))
+            })
             .map(|(id, cpuset)| Change { container_id: id.clone(), cpuset })
             .collect();
         self.applied(&changes);
