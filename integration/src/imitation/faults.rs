@@ -16,6 +16,4 @@ pub struct Faults {
     pub fail_create_silently: bool,
     /// Updates answer success and change nothing.
     pub ignore_updates: bool,
-    /// Events Post-create, Start and Post-start are kept from the plugins.
-    pub mute_starts: bool,
 }

@@ -175,12 +175,28 @@ impl Kernel {
 
     /// The CPUs on which a task of the cgroup may run.
     pub fn cpus_of(&self, path: &str) -> io::Result<CpuSet> {
-        self.cpuset(path, "cpuset.cpus", "cpuset.cpus.effective")
+        self.inherited(path, "cpuset.cpus", &self.cpus)
     }
 
     /// The nodes whose memory a task of the cgroup may use.
     pub fn mems_of(&self, path: &str) -> io::Result<NumaMask> {
-        self.cpuset(path, "cpuset.mems", "cpuset.mems.effective")
+        self.inherited(path, "cpuset.mems", &self.mems)
+    }
+
+    /// What a cgroup's file says or, where it is empty (v2), that of the first above it that says something.
+    fn inherited<S: std::str::FromStr + Clone>(&self, path: &str, name: &str, root: &S) -> io::Result<S> {
+        let mut at = path.trim_start_matches('/');
+        while !at.is_empty() {
+            let file = self.cpuset_dir(at).join(name);
+            let text = fs::read_to_string(&file)?;
+            if !text.trim().is_empty() {
+                return text.trim().parse().map_err(|_| {
+                    io::Error::new(ErrorKind::InvalidData, format!("{}: {text:?}", file.display()))
+                });
+            }
+            at = at.rsplit_once('/').map_or("", |(parent, _)| parent);
+        }
+        Ok(root.clone())
     }
 
     /// Folder of a cgroup in the tree that holds its cpuset.
@@ -304,28 +320,13 @@ impl Kernel {
         in_place(&self.host_root.join("proc/stat"), &text)
     }
 
-    fn cpuset<S: std::str::FromStr>(&self, path: &str, v1: &str, v2: &str) -> io::Result<S> {
-        let dir = self.cpuset_dir(path.trim_start_matches('/'));
-        let name = if self.layout == CgroupLayout::V1 { v1 } else { v2 };
-        let text = fs::read_to_string(dir.join(name))?;
-        text.trim().parse().map_err(|_| {
-            io::Error::new(ErrorKind::InvalidData, format!("{}: {text:?}", dir.join(name).display()))
-        })
-    }
-
     fn write_cpuset(&self, path: &str, cpus: Option<&CpuSet>, mems: Option<&NumaMask>) -> io::Result<()> {
         let dir = self.cpuset_dir(path);
         if let Some(cpus) = cpus {
             at_once(&dir, "cpuset.cpus", cpus)?;
-            if self.layout == CgroupLayout::V2 {
-                at_once(&dir, "cpuset.cpus.effective", cpus)?;
-            }
         }
         if let Some(mems) = mems {
             at_once(&dir, "cpuset.mems", mems)?;
-            if self.layout == CgroupLayout::V2 {
-                at_once(&dir, "cpuset.mems.effective", mems)?;
-            }
         }
         Ok(())
     }

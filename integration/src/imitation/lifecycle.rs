@@ -247,26 +247,30 @@ impl Runtime for Imitation {
     async fn start_container(&mut self, container: &ContainerId) -> Result<(), RuntimeError> {
         let doing = format!("start container {}", container.0);
         let _listing = self.plugins.listing.read().await;
-        let (pod, message) = self.messages(&doing, container)?;
-        let told = self.plugins.tell(Event::StartContainer, &pod, Some(&message)).await;
-        told.map_err(|m| refused(&doing, m))?;
-        let workload = {
-            let mut state = self.plugins.state();
-            let held = state.store.containers.get_mut(&container.0);
+        let (cgroup, spec, workload) = {
+            let state = self.plugins.state();
+            let held = state.store.containers.get(&container.0);
             let held = held.ok_or_else(|| failed(&doing, "no such container"))?;
             if held.state != State::Created {
                 return Err(failed(&doing, format!("it is {:?}", held.state)));
             }
-            let kernel = &self.plugins.kernel;
-            let born = kernel.create_cgroup(&held.cgroup).and_then(|()| {
-                kernel.set(&held.cgroup, &held.resources)?;
-                kernel.cpus_of(&held.cgroup)
-            });
-            held.first_cpus = Some(born.map_err(|e| failed(&doing, e))?.to_string());
+            (held.cgroup.clone(), held.resources.clone(), held.spec.run)
+        };
+        let kernel = &self.plugins.kernel;
+        // As containerd: the cgroup is made from the spec, the plugins are told, and only then the program begins.
+        let made = kernel.create_cgroup(&cgroup).and_then(|()| kernel.set(&cgroup, &spec));
+        made.map_err(|e| failed(&doing, e))?;
+        let (pod, message) = self.messages(&doing, container)?;
+        if let Err(message) = self.plugins.tell(Event::StartContainer, &pod, Some(&message)).await {
+            kernel.remove_cgroup(&cgroup).map_err(|e| failed(&doing, e))?;
+            return Err(refused(&doing, message));
+        }
+        let first = kernel.cpus_of(&cgroup).map_err(|e| failed(&doing, e))?;
+        if let Some(held) = self.plugins.state().store.containers.get_mut(&container.0) {
+            held.first_cpus = Some(first.to_string());
             held.state = State::Running;
             held.started = Some(SystemTime::now());
-            held.spec.run
-        };
+        }
         let (pod, message) = self.messages(&doing, container)?;
         let _ = self.plugins.tell(Event::PostStartContainer, &pod, Some(&message)).await;
         if let Workload::Exit(code) = workload {

@@ -305,11 +305,6 @@ impl Plugins {
     }
 
     fn called_for(&self, event: Event) -> Vec<Plugin> {
-        let faults = self.state().faults.clone();
-        let start = [Event::PostCreateContainer, Event::StartContainer, Event::PostStartContainer];
-        if faults.mute_starts && start.contains(&event) {
-            return Vec::new();
-        }
         let bit = oxalyst_nri::events::bit(event);
         self.sessions.lock().unwrap().iter().filter(|p| p.mask & bit != 0).cloned().collect()
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::contents::Contents;
-use crate::disk::{DiskError, at, sync_dir, write_whole};
+use crate::disk::{DiskError, at, remove_drafts, sync_dir, write_whole};
 use crate::journal::{Journal, Scan};
 use crate::record::Header;
 use crate::snapshot;
@@ -56,6 +56,7 @@ pub(crate) fn open(root: &Path, options: &Options) -> Result<Parts, OpenError> {
 }
 
 fn gather(dir: &Path, options: &Options) -> Result<(Store, Evidence), OpenError> {
+    remove_drafts(dir)?;
     let mut journals = BTreeMap::new();
     let mut snapshots = BTreeMap::new();
     for (generation, path) in numbered(dir, "journal-")? {
