@@ -62,6 +62,24 @@ impl Corrections {
     }
 }
 
+/// What a container is to run on now: what is wanted, unless all that it would lose waits for a pod that has no container yet.
+/// Then it keeps what it has, and loses it in the reply that creates that container: between a sandbox and its first container
+/// lies the pull of an image.
+pub fn target(applied: Option<&Cpuset>, wanted: Cpuset, waiting: &CpuSet) -> Cpuset {
+    let Some(applied) = applied.filter(|a| !waiting.is_empty() && a.cpus != wanted.cpus) else {
+        return wanted;
+    };
+    let (Ok(has), Ok(wants)) = (applied.cpus.parse::<CpuSet>(), wanted.cpus.parse::<CpuSet>()) else {
+        return wanted;
+    };
+    let mut lost = has.clone();
+    lost -= &wants;
+    if !lost.is_empty() && lost.is_subset(waiting) && wants.is_subset(&has) {
+        return Cpuset { cpus: applied.cpus.clone(), mems: wanted.mems };
+    }
+    wanted
+}
+
 /// Compares. What was never applied loses every CPU that is not wanted; an empty wanted part asks for nothing.
 pub fn difference(applied: Option<&Cpuset>, wanted: &Cpuset) -> Difference {
     let Some(applied) = applied else {
@@ -121,6 +139,19 @@ mod tests {
     fn what_was_never_applied_is_applied_as_if_it_lost_cpus() {
         let all = Difference { cpus: true, loses_cpus: true, mems: true };
         assert_eq!(difference(None, &set("0", "0")), all);
+    }
+
+    #[test]
+    fn what_waits_for_its_first_container_is_not_taken_away_yet() {
+        let target_of = |applied: &str, wanted: &str, waiting: &str| {
+            target(Some(&set(applied, "0")), set(wanted, "0"), &waiting.parse().unwrap()).cpus
+        };
+        assert_eq!(target_of("0-3", "0-2", "3"), "0-3");
+        assert_eq!(target_of("0-3", "0-2", ""), "0-2");
+        assert_eq!(target_of("0-3", "0-1", "3"), "0-1", "2 is needed now");
+        assert_eq!(target_of("3", "0-2", "3"), "0-2", "it would not gain what it is to gain");
+        assert_eq!(target_of("0-2", "0-3", "3"), "0-3", "growth does not wait");
+        assert_eq!(target(None, set("0-2", "0"), &"3".parse().unwrap()).cpus, "0-2");
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct Cpuset {
 #[derive(Clone, Debug, Default)]
 pub struct Placements {
     epoch: u64,
-    pods: BTreeMap<String, Known>,
+    pods: BTreeMap<Arc<str>, Known>,
     pools: Arc<Vec<Pool>>,
     pools_at: At,
     heard: bool,
@@ -61,6 +61,11 @@ impl Placements {
         Some(Cpuset { cpus: pod.cpus.clone(), mems: pod.mems.clone() })
     }
 
+    /// Every pod that has CPUs of its own.
+    pub fn exclusive(&self) -> impl Iterator<Item = &PodPlacement> {
+        self.pods.values().filter_map(|known| known.placement.as_deref()).filter(|p| p.exclusive && p.settled)
+    }
+
     /// The share pool, where it has CPUs: the place of a container of which nothing is known.
     pub fn share_pool(&self) -> Option<Cpuset> {
         let pool = self.pools.iter().find(|p| p.name == "share" && !p.cpus.is_empty())?;
@@ -81,7 +86,7 @@ impl Placements {
         }
         let mut next = self.with_some(event.generation, event.placed, event.pools);
         for uid in event.removed_pod_uids {
-            next.put(uid, event.generation, None);
+            next.put(&uid, event.generation, None);
         }
         next.forget_some();
         next
@@ -126,15 +131,16 @@ impl Placements {
             next.pools_at = at;
         }
         for pod in placed {
-            next.put(pod.pod_uid.clone(), generation, Some(Arc::new(pod)));
+            let pod = Arc::new(pod);
+            next.put(&pod.pod_uid, generation, Some(pod.clone()));
         }
         next
     }
 
-    fn put(&mut self, uid: String, generation: u64, placement: Option<Arc<PodPlacement>>) {
+    fn put(&mut self, uid: &str, generation: u64, placement: Option<Arc<PodPlacement>>) {
         let at = (self.epoch, generation);
-        if self.pods.get(&uid).is_none_or(|known| known.at <= at) {
-            self.pods.insert(uid, Known { at, placement });
+        if self.pods.get(uid).is_none_or(|known| known.at <= at) {
+            self.pods.insert(uid.into(), Known { at, placement });
         }
     }
 

@@ -3,7 +3,7 @@
 mod actor;
 mod entry;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use oxalyst_proto::gateway::v1::AppliedContainer;
 use oxalyst_proto::meta::v1::{RuntimeSnapshot, runtime_event::Event};
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
+use oxalyst_topology::CpuSet;
 
 pub use actor::{
     Applied, CheckStart, Create, Listing, Moved, Observed, PutSandbox, RemoveContainer, RemoveSandbox,
@@ -141,10 +142,14 @@ impl Roster {
         let id = container.container_id.clone();
         self.containers.insert(id.clone(), Entry::created(container, uid, cpuset, policy));
         let placements = self.placements.load();
+        let waiting = self.waiting(&placements);
         let mut corrections = Corrections::default();
         for (other, entry) in self.containers.iter().filter(|(other, e)| **other != id && e.runs_or_will()) {
-            if let Some(wanted) = entry.wanted(&placements) {
-                corrections.add(other, &wanted, difference(entry.applied.as_ref(), &wanted));
+            if entry.stands(&placements) {
+                continue;
+            }
+            if let Some(target) = entry.target(&placements, &waiting) {
+                corrections.add(other, &target, difference(entry.applied.as_ref(), &target));
             }
         }
         let shrink = std::mem::take(&mut corrections.shrink);
@@ -175,19 +180,21 @@ impl Roster {
     /// The container that is about to start, and the others whose last change has not been seen in the kernel yet.
     fn check_start(&mut self, id: &str) -> Vec<Check> {
         let placements = self.placements.load();
-        let own = self.containers.get(id).map(|e| e.check(&placements));
+        let waiting = self.waiting(&placements);
+        let own = self.containers.get(id).map(|e| e.check(&placements, &waiting));
         let others = self
             .containers
             .iter()
             .filter(|(other, e)| *other != id && e.phase == Phase::Running && e.unseen)
-            .map(|(_, e)| e.check(&placements));
+            .map(|(_, e)| e.check(&placements, &waiting));
         own.into_iter().chain(others).filter(|check| check.wanted.is_some()).collect()
     }
 
     /// Where a container stands: what it is to run on, and the memory nodes it has.
     fn standing(&self, id: &str) -> Option<Cpuset> {
         let entry = self.containers.get(id)?;
-        let wanted = entry.wanted(&self.placements.load())?;
+        let placements = self.placements.load();
+        let wanted = entry.target(&placements, &self.waiting(&placements))?;
         // The memory nodes of a running container never change in a reply: what it has is repeated.
         let mems = [&entry.kernel, &entry.applied]
             .into_iter()
@@ -201,13 +208,14 @@ impl Roster {
     fn due(&mut self, everything: bool, now: Instant) -> Due {
         let placements = self.placements.load_full();
         self.containers.retain(|_, e| !e.never_came(now, NEVER_CREATED));
+        let waiting = self.waiting(&placements);
         let mut due = Due::default();
         for (id, entry) in &mut self.containers {
-            let wanted = entry.wanted(&placements);
+            let wanted = entry.target(&placements, &waiting);
             let differs = wanted.as_ref().map(|w| difference(entry.applied.as_ref(), w)).unwrap_or_default();
             match entry.phase {
                 Phase::Running if everything || entry.unseen || differs.cpus || differs.mems => {
-                    due.checks.push(entry.check(&placements));
+                    due.checks.push(entry.check(&placements, &waiting));
                 }
                 // It has no cgroup yet: the runtime's own notes are changed, and its start is checked.
                 Phase::Created if differs.cpus || differs.mems => {
@@ -224,10 +232,11 @@ impl Roster {
     /// What the kernel says. Gives what has to change.
     fn observed(&mut self, seen: Vec<(String, Seen)>) -> Corrections {
         let placements = self.placements.load_full();
+        let waiting = self.waiting(&placements);
         let mut corrections = Corrections::default();
         for (id, seen) in seen {
             let Some(entry) = self.containers.get_mut(&id) else { continue };
-            let drifted = entry.observe(seen, &placements);
+            let drifted = entry.observe(seen, &placements, &waiting);
             if drifted.cpus {
                 self.metrics.drift("cpuset.cpus");
                 tracing::warn!(container = %id, kernel = ?entry.kernel, "somebody else changed a container's CPUs");
@@ -236,7 +245,8 @@ impl Roster {
                 self.metrics.drift("cpuset.mems");
                 tracing::warn!(container = %id, kernel = ?entry.kernel, "somebody else changed a container's memory nodes");
             }
-            let Some(wanted) = entry.wanted(&placements).filter(|_| entry.phase == Phase::Running) else {
+            let Some(wanted) = entry.target(&placements, &waiting).filter(|_| entry.phase == Phase::Running)
+            else {
                 continue;
             };
             // Without the kernel's word, what was last told stands for it.
@@ -251,16 +261,19 @@ impl Roster {
     /// The answer to a synchronisation: whose CPUs differ in the kernel, or in what the runtime notes of it.
     fn resynchronise(&mut self, seen: Vec<(String, Seen)>) -> Vec<Change> {
         let placements = self.placements.load_full();
+        let waiting = self.waiting(&placements);
         for (id, seen) in seen {
             if let Some(entry) = self.containers.get_mut(&id) {
-                let _ = entry.observe(seen, &placements);
+                let _ = entry.observe(seen, &placements, &waiting);
             }
         }
         let changes: Vec<_> = self
             .containers
             .iter()
             .filter(|(_, entry)| entry.runs_or_will())
-            .filter_map(|(id, entry)| Some((id, entry.resynchronised(&entry.wanted(&placements)?)?)))
+            .filter_map(|(id, entry)| {
+                Some((id, entry.resynchronised(&entry.target(&placements, &waiting)?)?))
+            })
             .map(|(id, cpuset)| Change { container_id: id.clone(), cpuset })
             .collect();
         self.applied(&changes);
@@ -305,6 +318,23 @@ impl Roster {
                 entry.listing(&placements, lodging.map(|l| &l.sandbox), by_policy)
             })
             .collect()
+    }
+
+    /// CPUs that were decided for pods of which no container is there yet: nobody has to leave them before one comes.
+    fn waiting(&self, placements: &Placements) -> CpuSet {
+        let mut waiting = CpuSet::default();
+        let mut housed: Option<BTreeSet<&str>> = None;
+        for pod in placements.exclusive() {
+            let housed = housed.get_or_insert_with(|| {
+                self.containers.values().filter(|e| e.runs_or_will()).map(|e| e.pod_uid.as_str()).collect()
+            });
+            if !housed.contains(pod.pod_uid.as_str())
+                && let Ok(cpus) = pod.cpus.parse::<CpuSet>()
+            {
+                waiting |= &cpus;
+            }
+        }
+        waiting
     }
 
     fn uid_of(&self, sandbox_id: &str) -> String {

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use oxalyst_proto::gateway::v1::AppliedContainer;
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Sandbox};
+use oxalyst_topology::CpuSet;
 
 use super::Check;
-use crate::pinning::{Difference, difference};
+use crate::pinning::{Difference, difference, target};
 use crate::placements::{Cpuset, Placements};
 
 /// How far a container has come.
@@ -121,15 +122,26 @@ impl Entry {
         placements.cpuset(&self.pod_uid).or_else(|| self.policy.clone().flatten())
     }
 
+    /// What it is to run on now.
+    pub(super) fn target(&self, placements: &Placements, waiting: &CpuSet) -> Option<Cpuset> {
+        Some(target(self.applied.as_ref(), self.wanted(placements)?, waiting))
+    }
+
+    /// Whether what was applied is what is wanted, letter by letter: nearly always, and cheap to say.
+    pub(super) fn stands(&self, placements: &Placements) -> bool {
+        let (Some(pod), Some(applied)) = (placements.pod(&self.pod_uid), &self.applied) else { return false };
+        pod.settled && pod.cpus == applied.cpus && pod.mems == applied.mems
+    }
+
     pub(super) fn runs_or_will(&self) -> bool {
         self.phase != Phase::Stopped
     }
 
-    pub(super) fn check(&self, placements: &Placements) -> Check {
+    pub(super) fn check(&self, placements: &Placements, waiting: &CpuSet) -> Check {
         Check {
             container_id: self.container.container_id.clone(),
             cgroups_path: self.container.cgroups_path.clone(),
-            wanted: self.wanted(placements),
+            wanted: self.target(placements, waiting),
         }
     }
 
@@ -147,7 +159,7 @@ impl Entry {
     }
 
     /// Takes up what the kernel says; gives what somebody else changed since it was last seen to agree.
-    pub(super) fn observe(&mut self, seen: Seen, placements: &Placements) -> Difference {
+    pub(super) fn observe(&mut self, seen: Seen, placements: &Placements, waiting: &CpuSet) -> Difference {
         let held = match seen {
             Seen::Files(held) => held,
             Seen::Gone => {
@@ -166,7 +178,10 @@ impl Entry {
             Some(applied) if settled => difference(Some(&held), applied),
             _ => Difference::default(),
         };
-        let left = self.wanted(placements).map(|wanted| difference(Some(&held), &wanted)).unwrap_or_default();
+        let left = self
+            .wanted(placements)
+            .map(|wanted| difference(Some(&held), &target(Some(&held), wanted, waiting)))
+            .unwrap_or_default();
         let agrees = !left.cpus && !left.mems;
         if agrees {
             self.drift = false;
