@@ -177,6 +177,7 @@ impl Containerd {
             }
         }
         leftovers::unmount_below(&self.folder);
+        leftovers::remove_runc_state(&self.folder);
         leftovers::remove_cgroups(&self.cgroups);
         leftovers::remove_empty(&self.created);
         let left = with_argument(socket.as_os_str());

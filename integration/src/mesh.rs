@@ -272,8 +272,8 @@ impl Mesh {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(MeshError::Call { service: "oxctl", message })
+        let said = [output.stdout, output.stderr].concat();
+        Err(MeshError::Call { service: "oxctl", message: String::from_utf8_lossy(&said).into_owned() })
     }
 
     /// A way to a service's socket.

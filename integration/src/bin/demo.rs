@@ -12,7 +12,9 @@ use std::time::Duration;
 use integration::containerd::Containerd;
 use integration::imitation::{Imitation, Setup};
 use integration::mesh::Mesh;
-use integration::runtime::{ContainerId, ContainerSpec, PodSpec, Runtime, RuntimeError, Workload};
+use integration::runtime::{
+    ContainerId, ContainerSpec, PodSpec, Runtime, RuntimeError, Workload, poll_until,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -74,6 +76,7 @@ async fn show<R: Runtime>(runtime: &mut R, folder: &Path, stop: impl Future<Outp
 }
 
 async fn story<R: Runtime>(runtime: &mut R, mesh: &mut Mesh) -> Outcome {
+    mesh.set("metrics-fetcher", "period_ms=1000");
     mesh.start_all().await?;
     println!("\n$ oxctl status\n{}", mesh.oxctl(&["status"])?);
     println!("$ oxctl topology\n{}", mesh.oxctl(&["topology"])?);
@@ -109,7 +112,14 @@ async fn story<R: Runtime>(runtime: &mut R, mesh: &mut Mesh) -> Outcome {
 
     println!("\n$ oxctl pods -o wide\n{}", mesh.oxctl(&["pods", "-o", "wide"])?);
     println!("$ oxctl pools\n{}", mesh.oxctl(&["pools"])?);
-    println!("$ oxctl metrics\n{}", mesh.oxctl(&["metrics"])?);
+    let metrics = ["metrics", "--scope", "container", "cpu.usage.container", "mem.usage.container"];
+    // A rate needs two readings of a new container.
+    let measured = poll_until(Duration::from_secs(15), async || match mesh.oxctl(&metrics) {
+        Ok(table) if !table.contains("missing") => Ok(table),
+        Ok(table) => Err(table),
+        Err(e) => Err(e.to_string()),
+    });
+    println!("$ oxctl {}\n{}", metrics.join(" "), measured.await.unwrap_or_else(|last| last));
     println!("The node's object for the cluster: {}", mesh.report().display());
     println!("To look around:  export OXALYST_RUN_DIR={}", mesh.run_dir().display());
     println!("                 {} pods -o wide", Mesh::binaries()?.join("oxctl").display());

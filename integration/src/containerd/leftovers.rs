@@ -1,5 +1,8 @@
 //! What a containerd can leave on a machine outside of its folder, and how to be rid of it: processes in our pods' cgroups,
-//! mounts, cgroup folders, and the folder of the shims' sockets, whose place is compiled in.
+//! mounts, cgroup folders, and the folders of the shims' sockets and of runc's state, whose places are compiled in.
+//!
+//! There is something to do after each sandbox that NRI refused: containerd 2.1 answers the refusal, forgets the sandbox,
+//! and leaves its pause process running.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,9 +12,10 @@ use rustix::mount::{UnmountFlags, unmount};
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// What a kubelet has above its pods; only removed where we made it.
 const KUBEPODS: [&str; 3] = ["kubepods/burstable", "kubepods/besteffort", "kubepods"];
+/// Where a shim lets runc keep its state.
+const RUNC_STATE: &str = "/run/containerd/runc/k8s.io";
 /// Compiled into the shim, deepest first.
-const SHIM_FOLDERS: [&str; 4] =
-    ["/run/containerd/s", "/run/containerd/runc/k8s.io", "/run/containerd/runc", "/run/containerd"];
+const SHIM_FOLDERS: [&str; 4] = ["/run/containerd/s", RUNC_STATE, "/run/containerd/runc", "/run/containerd"];
 
 /// Folders outside of our own that a containerd makes and that are not there now.
 pub(super) fn absent_folders() -> Vec<PathBuf> {
@@ -59,6 +63,18 @@ pub(super) fn remove_cgroups(cgroups: &BTreeSet<PathBuf>) {
     for root in hierarchies() {
         for cgroup in cgroups {
             remove_tree(&root.join(cgroup));
+        }
+    }
+}
+
+/// Removes runc's state of containers whose root lies below `folder`.
+pub(super) fn remove_runc_state(folder: &Path) {
+    let folder = folder.to_string_lossy();
+    for state in folders(Path::new(RUNC_STATE)) {
+        let text = std::fs::read_to_string(state.join("state.json")).unwrap_or_default();
+        if text.contains(&format!("\"rootfs\":\"{folder}/")) {
+            // What cannot be removed stays, and the suite that looks for it says so.
+            let _ = std::fs::remove_dir_all(&state);
         }
     }
 }

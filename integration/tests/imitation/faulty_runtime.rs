@@ -30,7 +30,11 @@ async fn updates_never_wait_for_a_hook_that_waits_for_them() {
             for call in &o.calls {
                 assert_eq!(call.error, None, "{:?}", call.event);
             }
-            println!("{} of {} updates came while a hook was on its way", o.overlapping_updates, o.updates.len());
+            println!(
+                "{} of {} updates came while a hook was on its way",
+                o.overlapping_updates,
+                o.updates.len()
+            );
         });
         world
     })
