@@ -1,2 +1,49 @@
-//! The operator's command.
-fn main() {}
+//! The operator's command: asks the services of this node over their sockets and prints what they say.
+
+mod args;
+mod ask;
+mod duration;
+mod peers;
+mod table;
+mod view;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+use crate::view::Answer;
+
+const NOT_WELL: u8 = 1;
+const NOTHING_TOLD: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&format!("oxctl: starting: {error}")),
+    };
+    match runtime.block_on(ask::ask(&cli)) {
+        Ok(answer) => print(&answer),
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+fn print(answer: &Answer) -> ExitCode {
+    for problem in &answer.problems {
+        let _ = writeln!(io::stderr(), "{problem}");
+    }
+    match io::stdout().write_all(answer.text.as_bytes()) {
+        Ok(()) if answer.well => ExitCode::SUCCESS,
+        Ok(()) => NOT_WELL.into(),
+        // `oxctl metrics | head` has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => fail(&format!("oxctl: writing the answer: {error}")),
+    }
+}
+
+fn fail(message: &str) -> ExitCode {
+    let _ = writeln!(io::stderr(), "{message}");
+    NOTHING_TOLD.into()
+}

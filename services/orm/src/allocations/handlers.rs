@@ -1,0 +1,282 @@
+//! What the actor is asked, and what it answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use actix::{Handler, Message, MessageResult};
+use oxalyst_ledger::CommitError;
+use oxalyst_proto::orm::v1 as orm;
+use oxalyst_proto::orm::v1::PlacementEvent;
+use tokio::sync::broadcast;
+
+use super::Allocations;
+use crate::plan::{self, Placement, Plan, PodChange, Reason, Refusal, Request, Running, State};
+use crate::{clock, wire};
+
+/// Decide for a pod, or for a pod one of whose containers is created.
+#[derive(Debug, Message)]
+#[rtype(result = "Admitted")]
+pub struct Admit {
+    /// What is asked.
+    pub request: Request,
+    /// Past this time, milliseconds since the Unix epoch, nothing may be committed; 0: no such time.
+    pub deadline_unix_ms: i64,
+}
+
+/// The answer to [`Admit`], ready to be sent.
+pub type Admitted = orm::AdmitReply;
+
+/// A sandbox has ended.
+#[derive(Debug, Message)]
+#[rtype(result = "Released")]
+pub struct Release {
+    /// Pod uid.
+    pub uid: String,
+    /// The sandbox.
+    pub sandbox_id: String,
+}
+
+/// The answer to [`Release`].
+pub type Released = orm::ReleasePodReply;
+
+/// The runtime's whole list.
+#[derive(Debug, Message)]
+#[rtype(result = "Reconciled")]
+pub struct Reconcile {
+    /// Every pod that has a sandbox; of several sandboxes of one pod, the newest last.
+    pub running: Vec<Running>,
+}
+
+/// The answer to [`Reconcile`].
+pub type Reconciled = orm::ReconcileReply;
+
+/// Follow the placements.
+#[derive(Debug, Message)]
+#[rtype(result = "Subscription")]
+pub struct Subscribe;
+
+/// A snapshot, and every event after it.
+#[derive(Debug)]
+pub struct Subscription {
+    /// Everything now.
+    pub snapshot: PlacementEvent,
+    /// What comes after.
+    pub events: broadcast::Receiver<Arc<PlacementEvent>>,
+}
+
+/// Everything that is held.
+#[derive(Debug, Message)]
+#[rtype(result = "orm::State")]
+pub struct GetState;
+
+/// The machine.
+#[derive(Debug, Message)]
+#[rtype(result = "orm::Topology")]
+pub struct GetTopology;
+
+impl Handler<Admit> for Allocations {
+    type Result = MessageResult<Admit>;
+
+    fn handle(&mut self, Admit { request, deadline_unix_ms }: Admit, _: &mut Self::Context) -> Self::Result {
+        self.absent.heard(&request.pod_uid);
+        let outcome = plan::admit(&self.state, &self.machine, &request).and_then(|plan| {
+            if deadline_unix_ms > 0 && clock::unix_ms() > deadline_unix_ms {
+                return Err(self.refused(
+                    &request,
+                    Reason::Expired,
+                    "the deadline has passed: nobody waits".into(),
+                ));
+            }
+            if is_unsettled(&plan, &request.pod_uid) {
+                // Nothing is decided yet, so there is nothing to remember: its containers bring the request.
+                return Ok(self.undecided(&plan, &request.pod_uid));
+            }
+            let event = self.settle(&plan).map_err(|e| self.refused_by_disk(&request, &e))?;
+            let placed = plan::placement_of(&self.state, &self.machine, &request.pod_uid);
+            Ok((placed.as_ref().map(wire::placement), event))
+        });
+        MessageResult(match outcome {
+            Ok((placed, event)) => {
+                self.metrics.admitted();
+                orm::AdmitReply {
+                    generation: event.generation,
+                    outcome: placed.map(orm::admit_reply::Outcome::Placed),
+                    changed: event.placed.clone(),
+                    pools: event.pools.clone(),
+                }
+            }
+            Err(refusal) => {
+                tracing::info!(
+                    uid = request.pod_uid,
+                    pod = format!("{}/{}", request.namespace, request.name),
+                    reason = %refusal.reason,
+                    "refused: {refusal}"
+                );
+                self.metrics.refused(refusal.reason);
+                orm::AdmitReply {
+                    generation: self.ledger.generation(),
+                    outcome: Some(orm::admit_reply::Outcome::Refused(wire::refusal(&refusal))),
+                    changed: Vec::new(),
+                    pools: plan::pools(&self.state, &self.machine).iter().map(wire::pool).collect(),
+                }
+            }
+        })
+    }
+}
+
+impl Handler<Release> for Allocations {
+    type Result = MessageResult<Release>;
+
+    fn handle(&mut self, Release { uid, sandbox_id }: Release, _: &mut Self::Context) -> Self::Result {
+        let plan = plan::release(&self.state, &self.machine, &uid, &sandbox_id);
+        let released = plan.removes(&uid);
+        if released {
+            self.absent.heard(&uid);
+        }
+        if let Err(e) = self.settle(&plan) {
+            tracing::error!(error = %e, uid, "a release cannot be refused by the disk");
+        }
+        MessageResult(orm::ReleasePodReply { generation: self.ledger.generation(), released })
+    }
+}
+
+impl Handler<Reconcile> for Allocations {
+    type Result = MessageResult<Reconcile>;
+
+    fn handle(&mut self, Reconcile { running }: Reconcile, _: &mut Self::Context) -> Self::Result {
+        let mut listed: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for pod in &running {
+            listed.entry(&pod.request.pod_uid).or_default().insert(&pod.request.sandbox_id);
+        }
+        let current = current_sandboxes(&running, &self.state);
+        let mut plan = plan::adopt(&self.state, &self.machine, &current);
+        plan.changes
+            .retain(|change| !matches!(change, PodChange::Put(e) if e.placement == Placement::Unsettled));
+        let adopted: Vec<String> = plan
+            .changes
+            .iter()
+            .filter_map(|change| match change {
+                PodChange::Put(entry) if !self.state.pods.contains_key(&entry.uid) => Some(entry.uid.clone()),
+                _ => None,
+            })
+            .collect();
+        if let Err(e) = self.settle(&plan) {
+            // They run, and go on running where they are; the next comparison tries again.
+            tracing::warn!(error = %e, pods = adopted.len(), "running pods could not be taken in");
+        }
+        self.absent
+            .compare(&self.state, |uid, sandbox| listed.get(uid).is_some_and(|ids| ids.contains(sandbox)));
+        MessageResult(orm::ReconcileReply {
+            generation: self.ledger.generation(),
+            adopted_pod_uids: adopted,
+            freed_pod_uids: self.free_absent(),
+            state: Some(self.whole_state()),
+        })
+    }
+}
+
+impl Handler<Subscribe> for Allocations {
+    type Result = MessageResult<Subscribe>;
+
+    fn handle(&mut self, _: Subscribe, _: &mut Self::Context) -> Self::Result {
+        let snapshot = PlacementEvent {
+            generation: self.ledger.generation(),
+            snapshot: true,
+            placed: plan::placements(&self.state, &self.machine).iter().map(wire::placement).collect(),
+            removed_pod_uids: Vec::new(),
+            pools: plan::pools(&self.state, &self.machine).iter().map(wire::pool).collect(),
+        };
+        MessageResult(Subscription { snapshot, events: self.events.subscribe() })
+    }
+}
+
+impl Handler<GetState> for Allocations {
+    type Result = MessageResult<GetState>;
+
+    fn handle(&mut self, _: GetState, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.whole_state())
+    }
+}
+
+impl Handler<GetTopology> for Allocations {
+    type Result = MessageResult<GetTopology>;
+
+    fn handle(&mut self, _: GetTopology, _: &mut Self::Context) -> Self::Result {
+        MessageResult(wire::topology(&self.machine))
+    }
+}
+
+// === impl Allocations ===
+
+impl Allocations {
+    fn whole_state(&self) -> orm::State {
+        orm::State {
+            generation: self.ledger.generation(),
+            pools: plan::pools(&self.state, &self.machine).iter().map(wire::pool).collect(),
+            pods: plan::placements(&self.state, &self.machine).iter().map(wire::placement).collect(),
+            online: self.machine.online().to_string(),
+            reserved: self.state.reserved.to_string(),
+            free: plan::free_per_node(&self.state, &self.machine).iter().map(wire::free).collect(),
+            storage_fault: self.storage_fault.clone().unwrap_or_default(),
+        }
+    }
+
+    /// What an unsettled plan would say, without holding it.
+    fn undecided(&self, plan: &Plan, uid: &str) -> (Option<orm::PodPlacement>, Arc<PlacementEvent>) {
+        let mut after = self.state.clone();
+        after.apply(plan);
+        let placed = plan::placement_of(&after, &self.machine, uid).map(|placed| orm::PodPlacement {
+            cpus: String::new(),
+            mems: String::new(),
+            pool: String::new(),
+            ..wire::placement(&placed)
+        });
+        let event = PlacementEvent {
+            generation: self.ledger.generation(),
+            pools: plan::pools(&self.state, &self.machine).iter().map(wire::pool).collect(),
+            ..PlacementEvent::default()
+        };
+        (placed, Arc::new(event))
+    }
+
+    fn refused(&self, request: &Request, reason: Reason, message: String) -> Refusal {
+        Refusal {
+            reason,
+            message,
+            asked: request.request,
+            free: plan::free_per_node(&self.state, &self.machine),
+        }
+    }
+
+    fn refused_by_disk(&self, request: &Request, e: &CommitError) -> Refusal {
+        let message = format!("CPUs are given exclusively only when that is durable, and it is not: {e}");
+        self.refused(request, Reason::Storage, message)
+    }
+}
+
+fn is_unsettled(plan: &Plan, uid: &str) -> bool {
+    plan.changes.iter().any(
+        |change| matches!(change, PodChange::Put(e) if e.uid == uid && e.placement == Placement::Unsettled),
+    )
+}
+
+/// One sandbox a pod: the one that is known, else one in which something is confined or runs, else the last.
+fn current_sandboxes(running: &[Running], state: &State) -> Vec<Running> {
+    let mut current: BTreeMap<&str, &Running> = BTreeMap::new();
+    for pod in running {
+        let rank = |pod: &Running| {
+            let known =
+                state.pods.get(&pod.request.pod_uid).is_some_and(|e| e.sandbox_id == pod.request.sandbox_id);
+            (known, pod.cpus.is_some(), pod.request.stage == plan::Stage::Container)
+        };
+        current
+            .entry(&pod.request.pod_uid)
+            .and_modify(|best| {
+                if rank(pod) >= rank(best) {
+                    *best = pod;
+                }
+            })
+            .or_insert(pod);
+    }
+    current.into_values().cloned().collect()
+}

@@ -1,0 +1,83 @@
+//! The machine changes under us: CPUs come and go at run time.
+
+use std::path::PathBuf;
+
+use oxalyst_ledger::CommitError;
+use oxalyst_topology::{Machine, discover};
+
+use super::Allocations;
+use crate::{plan, record};
+
+/// What is looked at, and what was seen last.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) host_root: PathBuf,
+    /// The kernel's list of online CPUs as it was when the machine was last discovered.
+    pub(super) online: Option<String>,
+    fault: Option<String>,
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// To be made just before the machine is discovered, so that a change meanwhile is not missed.
+    pub(super) fn new(host_root: PathBuf) -> Self {
+        let mut watched = Self { host_root, online: None, fault: None };
+        watched.online = watched.read().ok();
+        watched
+    }
+
+    /// One small file tells whether the whole discovery is worth its many.
+    fn read(&self) -> std::io::Result<String> {
+        std::fs::read_to_string(self.host_root.join("sys/devices/system/cpu/online"))
+    }
+}
+
+// === impl Allocations ===
+
+impl Allocations {
+    pub(super) fn look_at_machine(&mut self) {
+        let online = self.watched.read().ok();
+        if online.is_some() && online == self.watched.online {
+            return;
+        }
+        match discover(&self.watched.host_root) {
+            Ok(machine) => {
+                self.watched.online = online;
+                if self.watched.fault.take().is_some() {
+                    tracing::info!("the machine can be read again");
+                }
+                if machine != self.machine {
+                    self.change_machine(machine);
+                }
+            }
+            Err(e) => {
+                let text = e.to_string();
+                if self.watched.fault.as_ref() != Some(&text) {
+                    tracing::warn!(
+                        error = text,
+                        "the machine cannot be read; going on with what was read last"
+                    );
+                    self.watched.fault = Some(text);
+                }
+            }
+        }
+    }
+
+    fn change_machine(&mut self, machine: Machine) {
+        let (before, now) = (self.machine.online().to_string(), machine.online().to_string());
+        tracing::warn!(before, now, "the machine has changed");
+        self.machine = machine;
+        if let Err(e) = self.take_up_machine() {
+            tracing::error!(error = %e, "sets on CPUs that have gone could not be replaced; trying again");
+        }
+    }
+
+    /// What the machine and the reserved CPUs as they are now ask for, and a record of them.
+    pub(super) fn take_up_machine(&mut self) -> Result<(), CommitError> {
+        self.facts.set("online", self.machine.online());
+        let plan = plan::replan(&self.state, &self.machine);
+        self.commit(std::iter::once(record::machine(&self.machine, &self.state.reserved)), false)?;
+        self.settle(&plan).map(drop)
+    }
+}

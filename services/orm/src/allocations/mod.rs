@@ -1,0 +1,133 @@
+//! The one writer of allocation state: an actor on a thread of its own, because a commit waits for the disk.
+
+mod absent;
+mod handlers;
+mod machine;
+mod open;
+mod storage;
+
+pub use handlers::{
+    Admit, Admitted, GetState, GetTopology, Reconcile, Reconciled, Release, Released, Subscribe, Subscription,
+};
+pub use open::OpenError;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, AsyncContext as _, Context};
+use oxalyst_ledger::{Change, CommitError, Ledger};
+use oxalyst_mesh::Facts;
+use oxalyst_proto::orm::v1::PlacementEvent;
+use oxalyst_topology::Machine;
+use tokio::sync::broadcast;
+
+use crate::metrics::Metrics;
+use crate::plan::{self, Plan, PodChange, State};
+use crate::{record, wire};
+use absent::Absent;
+use machine::Watched;
+
+/// Requests that may wait for the actor. A node starts pods one by one; more than this is a flood.
+const MAILBOX: usize = 256;
+/// Events that a watcher may lag behind before it is cut off and has to come back for a snapshot.
+const EVENTS: usize = 1024;
+
+/// Allocation state: in memory, and durable in the ledger.
+#[derive(Debug)]
+pub struct Allocations {
+    ledger: Ledger,
+    state: State,
+    machine: Machine,
+    watched: Watched,
+    /// Changes that hold but could not be made durable yet, by key. Never an exclusive set.
+    unsaved: BTreeMap<String, Change>,
+    absent: Absent,
+    events: broadcast::Sender<Arc<PlacementEvent>>,
+    watch_period: Duration,
+    storage_fault: Option<String>,
+    facts: Facts,
+    metrics: Metrics,
+}
+
+// === impl Allocations ===
+
+impl Actor for Allocations {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        ctx.run_interval(self.watch_period, |this, _| this.tick());
+        // Soon after a commit, not with it: sled is the second witness and may lag behind.
+        ctx.run_interval(Duration::from_secs(1), |this, _| this.flush());
+    }
+}
+
+impl Allocations {
+    /// Makes the plan durable and true, and tells the watchers.
+    ///
+    /// # Errors
+    /// The disk failed and the plan gives CPUs away exclusively: those must not be given before it is durable. Any other plan
+    /// holds at once and is made durable later.
+    fn settle(&mut self, plan: &Plan) -> Result<Arc<PlacementEvent>, CommitError> {
+        let changes = plan.changes.iter().map(record::change);
+        self.commit(changes, plan.changes.iter().any(|change| self.gives_away(change)))?;
+        self.state.apply(plan);
+        Ok(self.publish(plan))
+    }
+
+    fn publish(&mut self, plan: &Plan) -> Arc<PlacementEvent> {
+        let removed = plan.changes.iter().filter_map(|change| match change {
+            PodChange::Remove(uid) => Some(uid.clone()),
+            PodChange::Put(_) => None,
+        });
+        let event = Arc::new(PlacementEvent {
+            generation: self.ledger.generation(),
+            snapshot: false,
+            placed: plan::placements_of(&self.state, &self.machine, &plan.affected)
+                .iter()
+                .map(wire::placement)
+                .collect(),
+            removed_pod_uids: removed.collect(),
+            pools: plan::pools(&self.state, &self.machine).iter().map(wire::pool).collect(),
+        });
+        self.metrics.pods(self.state.pods.len());
+        if !plan.is_empty() || !plan.affected.is_empty() {
+            // An error means that nobody watches.
+            let _ = self.events.send(Arc::clone(&event));
+        }
+        event
+    }
+
+    fn tick(&mut self) {
+        self.look_at_machine();
+        self.free_absent();
+        if !self.unsaved.is_empty() {
+            // The outcome is told by `storage_works` or `storage_fails`; nothing waits for this attempt.
+            let _ = self.commit(std::iter::empty(), false);
+        }
+    }
+
+    /// Frees the pods that the runtime has not listed for the grace time, and names them.
+    fn free_absent(&mut self) -> Vec<String> {
+        let overdue = self.absent.overdue(&self.state);
+        for (uid, sandbox_id) in &overdue {
+            tracing::info!(uid, sandbox_id, "freed: the runtime has not listed the pod for the grace time");
+            let plan = plan::release(&self.state, &self.machine, uid, sandbox_id);
+            if let Err(e) = self.settle(&plan) {
+                tracing::error!(error = %e, "a release cannot be refused by the disk");
+            }
+        }
+        overdue.into_iter().map(|(uid, _)| uid).collect()
+    }
+
+    fn flush(&mut self) {
+        if let Err(e) = self.ledger.flush() {
+            tracing::debug!(error = %e, "the ledger's second witness lags behind");
+        }
+        match self.ledger.fault() {
+            Some(why) => self.facts.set("ledger.sled", why),
+            None => self.facts.set("ledger.sled", "ok"),
+        }
+    }
+}

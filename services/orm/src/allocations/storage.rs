@@ -1,0 +1,62 @@
+//! What goes to the disk, and what holds while the disk fails.
+
+use oxalyst_ledger::{Change, CommitError};
+
+use super::Allocations;
+use crate::plan::{Placement, PodChange};
+
+impl Allocations {
+    pub(super) fn commit(
+        &mut self,
+        changes: impl Iterator<Item = Change>,
+        must_be_durable: bool,
+    ) -> Result<(), CommitError> {
+        let own: Vec<Change> = changes.collect();
+        let all: Vec<Change> = self.unsaved.values().cloned().chain(own.iter().cloned()).collect();
+        let timer = self.metrics.commit_timer();
+        match self.ledger.commit(&all) {
+            Ok(generation) => {
+                timer.observe();
+                self.unsaved.clear();
+                self.facts.set("ledger.generation", generation);
+                self.storage_works();
+                Ok(())
+            }
+            Err(e) => {
+                self.storage_fails(&e);
+                if must_be_durable {
+                    return Err(e);
+                }
+                self.unsaved.extend(own.into_iter().map(|change| (change.key().to_owned(), change)));
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the change gives a pod exclusive CPUs that it does not have yet.
+    pub(super) fn gives_away(&self, change: &PodChange) -> bool {
+        let PodChange::Put(entry) = change else { return false };
+        let before = self.state.pods.get(&entry.uid).map(|known| &known.placement);
+        matches!(entry.placement, Placement::Exclusive { .. }) && before != Some(&entry.placement)
+    }
+
+    fn storage_fails(&mut self, e: &CommitError) {
+        let text = e.to_string();
+        self.metrics.commit_failed();
+        if self.storage_fault.is_none() {
+            tracing::error!(
+                error = text,
+                "the ledger cannot be written: new exclusive sets are refused meanwhile"
+            );
+            self.facts.set("ledger.fault", &text);
+        }
+        self.storage_fault = Some(text);
+    }
+
+    fn storage_works(&mut self) {
+        if self.storage_fault.take().is_some() {
+            tracing::info!("the ledger can be written again");
+            self.facts.set("ledger.fault", "none");
+        }
+    }
+}

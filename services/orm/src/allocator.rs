@@ -1,0 +1,149 @@
+//! The gRPC face of the allocator: translates, asks, translates back.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::time::Duration;
+
+use actix::{Addr, Message};
+use futures::Stream;
+use oxalyst_proto::orm::v1::allocator_server::Allocator;
+use oxalyst_proto::orm::v1::{
+    AdmitContainerRequest, AdmitPodRequest, AdmitReply, GetStateRequest, GetTopologyRequest, PlacementEvent,
+    ReconcileReply, ReconcileRequest, ReleasePodReply, ReleasePodRequest, State, Topology,
+    WatchPlacementsRequest,
+};
+use oxalyst_proto::runtime::v1::{Container, Sandbox};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::BroadcastStream;
+use tonic::{Request, Response, Status};
+
+use crate::allocations::{Admit, Allocations, GetState, GetTopology, Reconcile, Release, Subscribe};
+use crate::{clock, wire};
+
+/// No answer of the actor takes longer, unless the disk hangs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The face.
+#[derive(Debug, Clone)]
+pub struct Face {
+    allocations: Addr<Allocations>,
+}
+
+// === impl Face ===
+
+impl Face {
+    /// A face of this actor.
+    pub fn new(allocations: Addr<Allocations>) -> Self {
+        Self { allocations }
+    }
+
+    async fn ask<M>(&self, message: M) -> Result<M::Result, Status>
+    where
+        M: Message + Send + 'static,
+        M::Result: Send,
+        Allocations: actix::Handler<M>,
+    {
+        match self.allocations.send(message).timeout(PATIENCE).await {
+            Ok(answer) => Ok(answer),
+            Err(actix::MailboxError::Timeout) => Err(Status::deadline_exceeded(
+                "the allocator waits for its disk: look at the ledger's folder",
+            )),
+            Err(actix::MailboxError::Closed) => Err(Status::unavailable("the allocator is stopping")),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Allocator for Face {
+    type WatchPlacementsStream = Pin<Box<dyn Stream<Item = Result<PlacementEvent, Status>> + Send>>;
+
+    async fn admit_pod(&self, request: Request<AdmitPodRequest>) -> Result<Response<AdmitReply>, Status> {
+        let asked = request.into_inner();
+        let sandbox = named(asked.sandbox)?;
+        let request = wire::sandbox_request(&sandbox, clock::unix_ms());
+        self.ask(Admit { request, deadline_unix_ms: asked.deadline_unix_ms }).await.map(Response::new)
+    }
+
+    async fn admit_container(
+        &self,
+        request: Request<AdmitContainerRequest>,
+    ) -> Result<Response<AdmitReply>, Status> {
+        let asked = request.into_inner();
+        let sandbox = named(asked.sandbox)?;
+        let container = asked.container.ok_or_else(|| Status::invalid_argument("container is missing"))?;
+        let request = wire::container_request(&sandbox, &container, clock::unix_ms());
+        self.ask(Admit { request, deadline_unix_ms: asked.deadline_unix_ms }).await.map(Response::new)
+    }
+
+    async fn release_pod(
+        &self,
+        request: Request<ReleasePodRequest>,
+    ) -> Result<Response<ReleasePodReply>, Status> {
+        let ReleasePodRequest { pod_uid, sandbox_id } = request.into_inner();
+        self.ask(Release { uid: pod_uid, sandbox_id }).await.map(Response::new)
+    }
+
+    async fn reconcile(
+        &self,
+        request: Request<ReconcileRequest>,
+    ) -> Result<Response<ReconcileReply>, Status> {
+        let ReconcileRequest { sandboxes, containers } = request.into_inner();
+        let mut by_sandbox: BTreeMap<&str, Vec<&Container>> = BTreeMap::new();
+        for container in &containers {
+            by_sandbox.entry(&container.sandbox_id).or_default().push(container);
+        }
+        let now = clock::unix_ms();
+        let running = sandboxes
+            .iter()
+            .filter(|sandbox| !sandbox.pod_uid.is_empty())
+            .map(|sandbox| {
+                let own = by_sandbox.get(sandbox.sandbox_id.as_str()).map_or(&[][..], Vec::as_slice);
+                wire::running(sandbox, own, now)
+            })
+            .collect();
+        self.ask(Reconcile { running }).await.map(Response::new)
+    }
+
+    async fn watch_placements(
+        &self,
+        _: Request<WatchPlacementsRequest>,
+    ) -> Result<Response<Self::WatchPlacementsStream>, Status> {
+        let subscription = self.ask(Subscribe).await?;
+        let first = tokio_stream::once(Ok(subscription.snapshot));
+        let rest = BroadcastStream::new(subscription.events).map(|event| match event {
+            Ok(event) => Ok(PlacementEvent::clone(&event)),
+            Err(lag) => {
+                Err(Status::data_loss(format!("the watcher is too slow ({lag}): come back for a snapshot")))
+            }
+        });
+        Ok(Response::new(Box::pin(until_error(first.chain(rest)))))
+    }
+
+    async fn get_state(&self, _: Request<GetStateRequest>) -> Result<Response<State>, Status> {
+        self.ask(GetState).await.map(Response::new)
+    }
+
+    async fn get_topology(&self, _: Request<GetTopologyRequest>) -> Result<Response<Topology>, Status> {
+        self.ask(GetTopology).await.map(Response::new)
+    }
+}
+
+fn named(sandbox: Option<Sandbox>) -> Result<Sandbox, Status> {
+    let sandbox = sandbox.ok_or_else(|| Status::invalid_argument("sandbox is missing"))?;
+    if sandbox.pod_uid.is_empty() || sandbox.sandbox_id.is_empty() {
+        return Err(Status::invalid_argument("the sandbox has no id or no pod uid"));
+    }
+    Ok(sandbox)
+}
+
+/// Ends the stream after its first error, which is the last thing the watcher hears.
+fn until_error<T>(
+    stream: impl Stream<Item = Result<T, Status>> + Send,
+) -> impl Stream<Item = Result<T, Status>> + Send {
+    let mut failed = false;
+    stream.take_while(move |item| {
+        let go_on = !failed;
+        failed = item.is_err();
+        go_on
+    })
+}

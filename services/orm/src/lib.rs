@@ -1,0 +1,12 @@
+//! The allocator: which CPUs and which NUMA memory each pod gets.
+//!
+//! [`plan`] decides and is pure; [`allocations`] owns the state and makes it durable; [`allocator`] is its gRPC face.
+
+pub mod allocations;
+pub mod allocator;
+pub mod clock;
+pub mod metrics;
+pub mod plan;
+pub mod record;
+pub mod settings;
+pub mod wire;

@@ -1,0 +1,79 @@
+//! What planning says.
+
+use super::{PodEntry, words::closed_set};
+use oxalyst_topology::CpuSet;
+use oxalyst_units::MilliCpu;
+use std::collections::BTreeSet;
+
+/// A change of the state, to be made durable as a whole before anyone is told of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "a plan changes nothing by itself"]
+pub struct Plan {
+    /// Records to write, in this order. Empty: nothing changes, and nothing need be written.
+    pub changes: Vec<PodChange>,
+    /// Sandboxes that have ended or were replaced and may not be admitted any more. Need not be durable: nobody waits for an
+    /// answer across a restart.
+    pub retired: Vec<String>,
+    /// Pods whose placement is another one afterwards, or whose record changes; removed pods are not among them.
+    pub affected: BTreeSet<String>,
+}
+
+/// A change of one pod's record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodChange {
+    /// The pod's record is this one from now on.
+    Put(PodEntry),
+    /// The pod of this uid is no more.
+    Remove(String),
+}
+
+/// Why a request is not served. Nothing changes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// The kind of reason.
+    pub reason: Reason,
+    /// One sentence with numbers, for people.
+    pub message: String,
+    /// CPUs asked for; `None` where unknown.
+    pub asked: Option<MilliCpu>,
+    /// CPUs that could be given exclusively, per NUMA node.
+    pub free: Vec<NumaFree>,
+}
+
+/// CPUs of one NUMA node that could be given exclusively.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumaFree {
+    /// NUMA node id.
+    pub node: u32,
+    /// The CPUs; may be empty.
+    pub cpus: CpuSet,
+}
+
+closed_set! {
+    /// Kind of reason of a refusal.
+    Reason {
+        /// There are not enough CPUs.
+        Insufficient = "insufficient",
+        /// The request contradicts itself or lacks what names it.
+        Invalid = "invalid",
+        /// The sandbox has ended already.
+        Expired = "expired",
+        /// The decision cannot be made durable.
+        Storage = "storage",
+    }
+}
+
+// === impl Plan ===
+
+impl Plan {
+    /// Whether nothing is to be written.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Whether this plan frees the pod of this uid.
+    pub fn removes(&self, uid: &str) -> bool {
+        self.changes.iter().any(|change| matches!(change, PodChange::Remove(removed) if removed == uid))
+    }
+}

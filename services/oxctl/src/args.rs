@@ -1,0 +1,92 @@
+//! What the operator typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Shows what the Oxalyst mesh of this node decided, measured, and whether it is well.
+///
+/// Exit code: 0 all answered; 1 something is not ready or part of the answer is missing; 2 nothing could be told.
+#[derive(Debug, Parser)]
+#[command(name = "oxctl", version)]
+pub(crate) struct Cli {
+    /// Folder of the mesh's sockets.
+    #[arg(
+        long,
+        global = true,
+        env = "OXALYST_RUN_DIR",
+        default_value = "/run/oxalyst",
+        value_name = "FOLDER"
+    )]
+    pub(crate) run_dir: PathBuf,
+    /// How to print.
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
+    pub(crate) output: Output,
+    /// What to show.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The form of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// The usual columns.
+    Table,
+    /// All columns.
+    Wide,
+    /// One JSON object with stable keys.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Every service: version, whether it is ready, what it waits for.
+    Status,
+    /// Pods and containers: QoS level, CPUs, memory nodes, exclusive or shared, since when, by whom.
+    Pods,
+    /// The pools, the exclusive CPUs, and what is free.
+    Pools,
+    /// The machine: NUMA nodes, and with -o wide every CPU.
+    Topology,
+    /// Measurements with unit, source, age and quality.
+    Metrics(MetricsArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MetricsArgs {
+    /// Names of metrics; none: all.
+    #[arg(value_name = "METRIC")]
+    pub(crate) metrics: Vec<String>,
+    /// Pod UIDs or container ids; none: all.
+    #[arg(long = "id", value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+    /// Only measurements of the node, or only of containers.
+    #[arg(long, value_enum)]
+    pub(crate) scope: Option<Scope>,
+    /// Older values count as stale; without it, after three periods of their source.
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub(crate) max_age_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scope {
+    Node,
+    Container,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_output_may_stand_behind_the_command() {
+        let cli = Cli::parse_from(["oxctl", "pods", "-o", "wide"]);
+        assert_eq!(cli.output, Output::Wide);
+    }
+}

@@ -1,0 +1,140 @@
+//! The calls to the services, each with a deadline.
+
+use std::error::Error;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use oxalyst_proto::gateway::v1::gateway_client::GatewayClient;
+use oxalyst_proto::gateway::v1::{ListContainersReply, ListContainersRequest};
+use oxalyst_proto::mesh::v1::introspection_client::IntrospectionClient;
+use oxalyst_proto::mesh::v1::{GetStatusRequest, Status};
+use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
+use oxalyst_proto::metrics::v1::{QueryReply, QueryRequest};
+use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
+use oxalyst_proto::orm::v1::{GetStateRequest, GetTopologyRequest, State, Topology};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response};
+
+const DEADLINE: Duration = Duration::from_secs(2);
+/// Measurements of several thousand containers fit.
+const MAX_REPLY_BYTES: usize = 64 << 20;
+
+/// The services of one node, by their sockets.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    run_dir: PathBuf,
+}
+
+/// Why a service gave no answer, and what the operator can do.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PeerError {
+    #[error("{service} does not listen on {}: is the service running? start it or set --run-dir", path.display())]
+    Absent { service: String, path: PathBuf },
+    #[error("{service} cannot be reached on {}: {source}: run oxctl as root, or as a user who may write to the socket", path.display())]
+    Unreachable { service: String, path: PathBuf, source: io::Error },
+    #[error("{service} did not answer {call} on {} within {} s: it is stopped or overloaded, see its log", path.display(), DEADLINE.as_secs())]
+    Late { service: String, path: PathBuf, call: &'static str },
+    #[error("{service} does not know {call}: it is of another version than oxctl {}", env!("CARGO_PKG_VERSION"))]
+    Unknown { service: String, call: &'static str },
+    #[error("{service} answered {call} on {} with {code:?}: {message}: see its log", path.display())]
+    Failed { service: String, path: PathBuf, call: &'static str, code: Code, message: String },
+}
+
+// === impl PeerError ===
+
+impl PeerError {
+    /// Nothing listens there, as opposed to a process that is not well.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent { .. })
+    }
+}
+
+// === impl Peers ===
+
+impl Peers {
+    pub(crate) fn new(run_dir: &Path) -> Self {
+        Self { run_dir: run_dir.to_owned() }
+    }
+
+    pub(crate) async fn status(&self, service: &str) -> Result<Status, PeerError> {
+        let mut client = IntrospectionClient::new(self.channel(service));
+        self.answer(service, "GetStatus", client.get_status(request(GetStatusRequest {}))).await
+    }
+
+    pub(crate) async fn state(&self) -> Result<State, PeerError> {
+        let client = AllocatorClient::new(self.channel("orm"));
+        let mut client = client.max_decoding_message_size(MAX_REPLY_BYTES);
+        self.answer("orm", "GetState", client.get_state(request(GetStateRequest {}))).await
+    }
+
+    pub(crate) async fn topology(&self) -> Result<Topology, PeerError> {
+        let mut client = AllocatorClient::new(self.channel("orm"));
+        self.answer("orm", "GetTopology", client.get_topology(request(GetTopologyRequest {}))).await
+    }
+
+    pub(crate) async fn containers(&self) -> Result<ListContainersReply, PeerError> {
+        let client = GatewayClient::new(self.channel("nri-gateway"));
+        let mut client = client.max_decoding_message_size(MAX_REPLY_BYTES);
+        let call = client.list_containers(request(ListContainersRequest {}));
+        self.answer("nri-gateway", "ListContainers", call).await
+    }
+
+    pub(crate) async fn metrics(&self, query: QueryRequest) -> Result<QueryReply, PeerError> {
+        let client = MetricsClient::new(self.channel("metrics-fetcher"));
+        let mut client = client.max_decoding_message_size(MAX_REPLY_BYTES);
+        self.answer("metrics-fetcher", "Query", client.query(request(query))).await
+    }
+
+    fn channel(&self, service: &str) -> Channel {
+        oxalyst_mesh::connect(&self.run_dir, service)
+    }
+
+    async fn answer<T>(
+        &self,
+        service: &str,
+        call: &'static str,
+        answer: impl Future<Output = Result<Response<T>, tonic::Status>>,
+    ) -> Result<T, PeerError> {
+        let path = oxalyst_mesh::socket_path(&self.run_dir, service);
+        let service = service.to_owned();
+        // A stopped process accepts the connection and then says nothing, so the deadline is kept on this side.
+        match tokio::time::timeout(DEADLINE, answer).await {
+            Ok(Ok(reply)) => Ok(reply.into_inner()),
+            Ok(Err(status)) => Err(explain(service, path, call, &status)),
+            Err(_) => Err(PeerError::Late { service, path, call }),
+        }
+    }
+}
+
+fn request<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(DEADLINE);
+    request
+}
+
+fn explain(service: String, path: PathBuf, call: &'static str, status: &tonic::Status) -> PeerError {
+    if let Some(kind) = io_cause(status) {
+        return match kind {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => PeerError::Absent { service, path },
+            kind => PeerError::Unreachable { service, path, source: kind.into() },
+        };
+    }
+    match status.code() {
+        Code::DeadlineExceeded | Code::Cancelled => PeerError::Late { service, path, call },
+        Code::Unimplemented => PeerError::Unknown { service, call },
+        code => PeerError::Failed { service, path, call, code, message: status.message().to_owned() },
+    }
+}
+
+/// The kind of the I/O error that a failed connection ends in.
+fn io_cause(status: &tonic::Status) -> Option<io::ErrorKind> {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return Some(io.kind());
+        }
+        cause = error.source();
+    }
+    None
+}

@@ -1,0 +1,75 @@
+//! Plain aligned columns.
+
+/// A header and rows; printed with two spaces between columns and nothing at the ends of lines.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+// === impl Table ===
+
+impl Table {
+    pub(crate) fn new(header: &[&'static str]) -> Self {
+        Self { header: header.to_vec(), rows: Vec::new() }
+    }
+
+    /// Appends a row with a cell for each column; an empty cell prints as "-".
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.header.len());
+        self.rows.push(cells.into_iter().map(printable).collect());
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub(crate) fn render(&self) -> String {
+        let header: Vec<String> = self.header.iter().map(|h| (*h).to_owned()).collect();
+        let lines: Vec<&Vec<String>> = [&header].into_iter().chain(&self.rows).collect();
+        let mut widths = vec![0; self.header.len()];
+        for line in &lines {
+            for (width, cell) in widths.iter_mut().zip(line.iter()) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let mut out = String::new();
+        for line in lines {
+            let mut text = String::new();
+            for (width, cell) in widths.iter().zip(line) {
+                text.push_str(&format!("{cell:<width$}  "));
+            }
+            out.push_str(text.trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+/// Foreign text must not move the operator's cursor.
+fn printable(cell: String) -> String {
+    match cell.trim() {
+        "" => "-".to_owned(),
+        text => text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_lines_end_with_their_text() {
+        let mut table = Table::new(&["POOL", "CPUS", "PODS"]);
+        table.row(vec!["share".into(), "0-1".into(), "12".into()]);
+        table.row(vec!["r".into(), String::new(), String::new()]);
+        assert_eq!(table.render(), "POOL   CPUS  PODS\nshare  0-1   12\nr      -     -\n");
+    }
+
+    #[test]
+    fn widths_count_characters_and_control_characters_are_blanked() {
+        let mut table = Table::new(&["A", "B"]);
+        table.row(vec!["ü".into(), "x\u{1b}[2Jy\nz".into()]);
+        assert_eq!(table.render(), "A  B\nü  x [2Jy z\n");
+    }
+}

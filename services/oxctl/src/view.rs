@@ -1,0 +1,32 @@
+//! What is printed: pure. Each view is made of the services' replies, is a stable JSON object by serde, and draws tables.
+
+pub(crate) mod metrics;
+pub(crate) mod pods;
+pub(crate) mod pools;
+pub(crate) mod status;
+pub(crate) mod topology;
+
+/// A finished answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// For standard output, ends in a newline.
+    pub(crate) text: String,
+    /// Problems, a line each, for standard error.
+    pub(crate) problems: Vec<String>,
+    /// Nothing is missing and all is ready.
+    pub(crate) well: bool,
+}
+
+/// Tables and lines, with an empty line between them; empty ones are left out.
+fn paragraphs(parts: &[String]) -> String {
+    parts.iter().filter(|p| !p.is_empty()).map(String::as_str).collect::<Vec<_>>().join("\n")
+}
+
+/// `None` for the empty string, which stands for "not told" in the replies.
+fn told(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn cell(text: Option<&String>) -> String {
+    text.cloned().unwrap_or_default()
+}

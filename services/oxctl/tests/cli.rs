@@ -1,0 +1,221 @@
+//! The real command against imitated services on unix sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::os::unix::net::UnixListener as Listener;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use oxalyst_proto::gateway::v1::gateway_server::{Gateway, GatewayServer};
+use oxalyst_proto::gateway::v1::{AppliedContainer, ListContainersReply, ListContainersRequest};
+use oxalyst_proto::mesh::v1::introspection_server::{Introspection, IntrospectionServer};
+use oxalyst_proto::mesh::v1::{GetStatusRequest, Pending, Status as ServiceStatus};
+use oxalyst_proto::metrics::v1::metrics_server::{Metrics, MetricsServer};
+use oxalyst_proto::metrics::v1::{
+    ListMetricsReply, ListMetricsRequest, ListSourcesReply, ListSourcesRequest, Quality, QueryReply,
+    QueryRequest, Sample, Scope,
+};
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+
+const SERVICES: [&str; 5] = ["nri-gateway", "orm", "meta-server", "metrics-fetcher", "reporter"];
+
+/// A service that answers everything asked of it here.
+#[derive(Clone)]
+struct Imitation {
+    service: &'static str,
+    ready: bool,
+}
+
+#[tonic::async_trait]
+impl Introspection for Imitation {
+    async fn get_status(&self, _: Request<GetStatusRequest>) -> Result<Response<ServiceStatus>, Status> {
+        let waits = Pending { name: "orm-stream".into(), detail: "no orm yet".into() };
+        Ok(Response::new(ServiceStatus {
+            service: self.service.into(),
+            version: "1.2.3".into(),
+            started_unix_ms: 1,
+            ready: self.ready,
+            pending: if self.ready { vec![] } else { vec![waits] },
+            facts: [("runtime".to_owned(), "containerd v2".to_owned())].into(),
+            pid: 42,
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl Gateway for Imitation {
+    async fn list_containers(
+        &self,
+        _: Request<ListContainersRequest>,
+    ) -> Result<Response<ListContainersReply>, Status> {
+        let container = AppliedContainer {
+            container_id: "c1".into(),
+            pod_uid: "u1".into(),
+            namespace: "ns".into(),
+            pod: "web".into(),
+            name: "app".into(),
+            wanted_cpus: "0-1".into(),
+            ..AppliedContainer::default()
+        };
+        Ok(Response::new(ListContainersReply {
+            containers: vec![container],
+            ..ListContainersReply::default()
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl Metrics for Imitation {
+    async fn query(&self, request: Request<QueryRequest>) -> Result<Response<QueryReply>, Status> {
+        let asked = request.into_inner();
+        let sample = |metric: &String| Sample {
+            metric: metric.clone(),
+            scope: asked.scopes.first().copied().unwrap_or(Scope::Node as i32),
+            value: Some(asked.max_age_ms.unwrap_or(0) as f64),
+            unit: "count".into(),
+            time_unix_ns: 1,
+            quality: Quality::Fresh as i32,
+            ..Sample::default()
+        };
+        let samples = asked.metrics.iter().map(sample).collect();
+        Ok(Response::new(QueryReply { samples, now_unix_ms: 1 }))
+    }
+
+    async fn list_metrics(
+        &self,
+        _: Request<ListMetricsRequest>,
+    ) -> Result<Response<ListMetricsReply>, Status> {
+        Err(Status::unimplemented("not asked here"))
+    }
+
+    async fn list_sources(
+        &self,
+        _: Request<ListSourcesRequest>,
+    ) -> Result<Response<ListSourcesReply>, Status> {
+        Err(Status::unimplemented("not asked here"))
+    }
+}
+
+/// Serves until the test's process ends; the socket listens when this returns.
+fn serve(run_dir: &Path, service: &'static str, ready: bool) {
+    let listener = Listener::bind(run_dir.join(format!("{service}.sock"))).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let imitation = Imitation { service, ready };
+            let incoming = UnixListenerStream::new(UnixListener::from_std(listener).unwrap());
+            Server::builder()
+                .add_service(IntrospectionServer::new(imitation.clone()))
+                .add_service(GatewayServer::new(imitation.clone()))
+                .add_service(MetricsServer::new(imitation))
+                .serve_with_incoming(incoming)
+                .await
+                .unwrap();
+        });
+    });
+}
+
+fn oxctl(run_dir: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_oxctl"))
+        .args(args)
+        .env("OXALYST_RUN_DIR", run_dir)
+        .output()
+        .unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+#[test]
+fn status_of_a_whole_and_ready_mesh_is_well() {
+    let dir = tempfile::tempdir().unwrap();
+    SERVICES.iter().for_each(|s| serve(dir.path(), s, true));
+    let (code, out, err) = oxctl(dir.path(), &["status", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, err.as_str(), &json["ready"]), (Some(0), "", &true.into()));
+    let names: Vec<&str> =
+        json["services"].as_array().unwrap().iter().map(|s| s["service"].as_str().unwrap()).collect();
+    assert_eq!(names, SERVICES);
+    assert_eq!(json["services"][1]["facts"]["runtime"], "containerd v2");
+}
+
+#[test]
+fn status_tells_who_is_absent_who_waits_and_who_says_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    serve(dir.path(), "orm", true);
+    serve(dir.path(), "nri-gateway", false);
+    let _stopped = Listener::bind(dir.path().join("meta-server.sock")).unwrap();
+    // A process that is gone leaves its socket behind.
+    drop(Listener::bind(dir.path().join("reporter.sock")).unwrap());
+    let (code, out, _) = oxctl(dir.path(), &["status"]);
+    assert_eq!(code, Some(1));
+    let row = |service: &str| out.lines().find(|l| l.starts_with(service)).unwrap_or_else(|| panic!("{out}"));
+    assert!(row("orm").contains(" ready ") && !row("orm").contains("not ready"), "{out}");
+    assert!(
+        row("nri-gateway").contains("not ready") && row("nri-gateway").contains("orm-stream (no orm yet)")
+    );
+    assert!(row("meta-server").contains("failing") && row("meta-server").contains("within 2 s"), "{out}");
+    for absent in ["metrics-fetcher", "reporter"] {
+        assert!(row(absent).contains("absent") && row(absent).contains("start it or set --run-dir"), "{out}");
+    }
+}
+
+#[test]
+fn a_missing_socket_is_one_clear_line() {
+    let dir = tempfile::tempdir().unwrap();
+    for (command, service) in [("pools", "orm"), ("topology", "orm"), ("metrics", "metrics-fetcher")] {
+        let (code, out, err) = oxctl(dir.path(), &[command]);
+        let path = dir.path().join(format!("{service}.sock"));
+        let line = format!(
+            "{service} does not listen on {}: is the service running? start it or set --run-dir\n",
+            path.display()
+        );
+        assert_eq!((code, out.as_str(), err), (Some(2), "", line));
+    }
+}
+
+#[test]
+fn pods_without_the_orm_are_what_the_gateway_knows_and_that_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, _, err) = oxctl(dir.path(), &["pods"]);
+    assert_eq!((code, err.lines().count()), (Some(2), 2), "{err}");
+    serve(dir.path(), "nri-gateway", true);
+    let (code, out, err) = oxctl(dir.path(), &["pods", "-o", "wide"]);
+    assert_eq!(code, Some(1));
+    assert!(err.starts_with("orm does not listen on ") && err.lines().count() == 1, "{err}");
+    let row = out.lines().nth(1).unwrap();
+    assert!(["ns", "web", "app", "0-1", "c1"].iter().all(|cell| row.contains(cell)), "{out}");
+}
+
+#[test]
+fn a_service_of_another_version_is_named_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    serve(dir.path(), "orm", true);
+    let (code, _, err) = oxctl(dir.path(), &["pools"]);
+    assert_eq!(code, Some(2));
+    assert!(err.starts_with("orm does not know GetState: it is of another version"), "{err}");
+}
+
+#[test]
+fn the_flags_of_metrics_reach_the_service() {
+    let dir = tempfile::tempdir().unwrap();
+    serve(dir.path(), "metrics-fetcher", true);
+    let args = ["metrics", "cpu_usage", "--scope", "container", "--max-age-ms", "700", "-o", "json"];
+    let (code, out, err) = oxctl(dir.path(), &args);
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let sample = &json["samples"][0];
+    assert_eq!(
+        (&sample["metric"], &sample["scope"], &sample["value"], &sample["quality"]),
+        (&"cpu_usage".into(), &"container".into(), &700.0.into(), &"fresh".into())
+    );
+}
+
+#[test]
+fn a_flag_beats_the_environment() {
+    let (set, unset) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    serve(set.path(), "metrics-fetcher", true);
+    let (code, out, _) = oxctl(unset.path(), &["metrics", "--run-dir", set.path().to_str().unwrap()]);
+    assert_eq!((code, out.as_str()), (Some(0), "no measurements\n"));
+}

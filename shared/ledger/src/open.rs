@@ -1,0 +1,221 @@
+//! Opening: read both witnesses, judge, and either go on or quarantine and rebuild.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::contents::Contents;
+use crate::disk::{DiskError, at, remove_drafts, sync_dir, write_whole};
+use crate::journal::{Journal, Scan};
+use crate::record::{HEADER_LEN, Header};
+use crate::snapshot;
+use crate::store::{Found, Store, attempts_path};
+use crate::verdict::{Evidence, Verdict};
+use crate::{OpenError, Opened, Options, Witness};
+
+/// The folder below the ledger's that is put aside whole when it is damaged.
+const STORE: &str = "store";
+const DRAFT: &str = "store.new";
+const SLED: &str = "sled";
+/// Damaged folders kept for people to look at; older ones are removed, so that they cannot fill the disk.
+const KEPT_QUARANTINES: usize = 3;
+
+/// An opened ledger's parts.
+pub(crate) struct Parts {
+    pub(crate) dir: PathBuf,
+    pub(crate) journal: Journal,
+    pub(crate) store: Store,
+    pub(crate) contents: Contents,
+    pub(crate) opened: Opened,
+}
+
+pub(crate) fn open(root: &Path, options: &Options) -> Result<Parts, OpenError> {
+    let dir = root.join(STORE);
+    let draft = root.join(DRAFT);
+    if !exists(&dir)? {
+        // A rebuilt folder is complete before the damaged one is put aside: a crash between both steps leaves only the draft.
+        if exists(&draft)? {
+            std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
+            sync_dir(root)?;
+        } else {
+            build(root, &Contents::default())?;
+            std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
+            sync_dir(root)?;
+        }
+    } else if exists(&draft)? {
+        std::fs::remove_dir_all(&draft).map_err(at("removing", &draft))?;
+    }
+    let (store, evidence) = gather(&dir, options)?;
+    let verdict = evidence.judge();
+    if verdict.damage.is_empty() {
+        return go_on(dir, store, evidence, verdict);
+    }
+    drop(store);
+    // sled is made of what the journal has, so a sound journal goes on as it is. This needs no room: a full disk is what damages
+    // sled most often.
+    match verdict.damage.iter().all(|d| d.witness == Witness::Sled) {
+        true => replace_sled(root, dir, options, evidence, verdict),
+        false => rebuild(root, verdict, options),
+    }
+}
+
+fn gather(dir: &Path, options: &Options) -> Result<(Store, Evidence), OpenError> {
+    remove_drafts(dir)?;
+    let mut journals = BTreeMap::new();
+    let mut snapshots = BTreeMap::new();
+    for (generation, path) in numbered(dir, "journal-")? {
+        let bytes = std::fs::read(&path).map_err(at("reading", &path))?;
+        let scan = Scan::of(&bytes).map_err(|version| OpenError::NewerFormat { path, version })?;
+        journals.insert(generation, scan);
+    }
+    for (generation, path) in numbered(dir, "snapshot-")? {
+        let bytes = std::fs::read(&path).map_err(at("reading", &path))?;
+        let contents = match snapshot::decode(&bytes) {
+            Ok(contents) => Some(contents),
+            Err(None) => None,
+            Err(Some(version)) => return Err(OpenError::NewerFormat { path, version }),
+        };
+        snapshots.insert(generation, contents);
+    }
+    let (store, sled) = Store::open(&dir.join(SLED), options.reopen_backoff);
+    Ok((store, Evidence { journals, snapshots, sled }))
+}
+
+fn go_on(dir: PathBuf, mut store: Store, evidence: Evidence, verdict: Verdict) -> Result<Parts, OpenError> {
+    let Verdict { contents, damage, replayed, torn } = verdict;
+    let (start, scan) = evidence.journals.last_key_value().unzip();
+    let path = journal_path(&dir, start.copied().unwrap_or(0));
+    let journal = Journal::open(&path, scan.map_or(0, |s| s.sound_len))?;
+    if evidence.sled != Found::Sound(contents.clone()) {
+        store.bring_to(&contents);
+    }
+    let opened =
+        Opened { generation: contents.generation, replayed, torn_tail: torn, damage, quarantined: None };
+    Ok(Parts { dir, journal, store, contents, opened })
+}
+
+/// Puts only sled aside and fills a fresh one.
+fn replace_sled(
+    root: &Path,
+    dir: PathBuf,
+    options: &Options,
+    evidence: Evidence,
+    verdict: Verdict,
+) -> Result<Parts, OpenError> {
+    let sled = dir.join(SLED);
+    let bad = unused_quarantine(root, verdict.contents.generation)?;
+    let quarantined = match std::fs::rename(&sled, &bad) {
+        Ok(()) => Some(bad),
+        Err(_) if !exists(&sled)? => None,
+        Err(_) => {
+            std::fs::remove_dir_all(&sled).map_err(at("removing the damaged", &sled))?;
+            None
+        }
+    };
+    let _ = std::fs::remove_file(attempts_path(&sled));
+    forget_old_quarantines(root, KEPT_QUARANTINES);
+    let (store, _) = Store::open(&sled, options.reopen_backoff);
+    let mut parts = go_on(dir, store, evidence, verdict)?;
+    // Not needed, but until it is done the next opening would find a sled that is older than the journal.
+    let _ = parts.store.flush(&parts.contents);
+    parts.opened.quarantined = quarantined;
+    Ok(parts)
+}
+
+/// Builds a sound folder beside the damaged one, and then swaps them.
+fn rebuild(root: &Path, verdict: Verdict, options: &Options) -> Result<Parts, OpenError> {
+    let dir = root.join(STORE);
+    let draft = root.join(DRAFT);
+    let Verdict { contents, damage, torn, .. } = verdict;
+    if build(root, &contents).is_err() {
+        // Room for what is sound counts more than what was damaged before.
+        forget_old_quarantines(root, 0);
+        build(root, &contents)?;
+    }
+    let bad = unused_quarantine(root, contents.generation)?;
+    std::fs::rename(&dir, &bad).map_err(at("putting aside", &dir))?;
+    std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
+    sync_dir(root)?;
+    forget_old_quarantines(root, KEPT_QUARANTINES);
+    let (mut store, _) = Store::open(&dir.join(SLED), options.reopen_backoff);
+    store.bring_to(&contents);
+    let _ = store.flush(&contents);
+    let journal = Journal::open(&journal_path(&dir, contents.generation), HEADER_LEN as u64)?;
+    let opened = Opened {
+        generation: contents.generation,
+        replayed: 0,
+        torn_tail: torn,
+        damage,
+        quarantined: Some(bad),
+    };
+    Ok(Parts { dir, journal, store, contents, opened })
+}
+
+/// A folder of `contents` under the name of a draft, durable, and complete but for sled, which is filled from it.
+fn build(root: &Path, contents: &Contents) -> Result<(), OpenError> {
+    let draft = root.join(DRAFT);
+    if exists(&draft)? {
+        std::fs::remove_dir_all(&draft).map_err(at("removing", &draft))?;
+    }
+    std::fs::create_dir(&draft).map_err(at("creating", &draft))?;
+    write_whole(&snapshot_path(&draft, contents.generation), &snapshot::encode(contents))?;
+    let header = Header { generation: contents.generation, chain: contents.chain };
+    write_whole(&journal_path(&draft, contents.generation), &header.encode())?;
+    sync_dir(root)?;
+    Ok(())
+}
+
+pub(crate) fn journal_path(dir: &Path, generation: u64) -> PathBuf {
+    dir.join(format!("journal-{generation}"))
+}
+
+pub(crate) fn snapshot_path(dir: &Path, generation: u64) -> PathBuf {
+    dir.join(format!("snapshot-{generation}"))
+}
+
+/// Files named `prefix` and a generation, ascending.
+pub(crate) fn numbered(dir: &Path, prefix: &str) -> Result<BTreeMap<u64, PathBuf>, DiskError> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).map_err(at("listing", dir))? {
+        let entry = entry.map_err(at("listing", dir))?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|n| n.strip_prefix(prefix)).and_then(|n| n.parse().ok());
+        if let Some(number) = number {
+            found.insert(number, entry.path());
+        }
+    }
+    Ok(found)
+}
+
+fn exists(path: &Path) -> Result<bool, DiskError> {
+    path.try_exists().map_err(at("examining", path))
+}
+
+fn unused_quarantine(root: &Path, generation: u64) -> Result<PathBuf, DiskError> {
+    let plain = root.join(format!("{STORE}.bad-{generation}"));
+    if !exists(&plain)? {
+        return Ok(plain);
+    }
+    let mut nth = 2;
+    loop {
+        let path = root.join(format!("{STORE}.bad-{generation}-{nth}"));
+        if !exists(&path)? {
+            return Ok(path);
+        }
+        nth += 1;
+    }
+}
+
+fn forget_old_quarantines(root: &Path, keep: usize) {
+    let Ok(entries) = std::fs::read_dir(root) else { return };
+    let prefix = format!("{STORE}.bad-");
+    let mut kept: Vec<_> = entries
+        .flatten()
+        .filter(|e| e.file_name().to_string_lossy().starts_with(&prefix))
+        .filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())))
+        .collect();
+    kept.sort();
+    let surplus = kept.len().saturating_sub(keep);
+    for (_, path) in kept.into_iter().take(surplus) {
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
