@@ -270,7 +270,7 @@ async fn a_runtime_that_registers_and_never_configures_is_left() {
     tokio::time::pause();
     assert_eq!(silent.ended().await.to_string(), "the peer closed the connection");
     tokio::time::resume();
-    node.session(vec![], vec![]).await;
+    let _session = node.session(vec![], vec![]).await;
     node.connected().await;
 }
 

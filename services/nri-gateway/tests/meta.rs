@@ -101,6 +101,6 @@ async fn the_whole_list_comes_first_then_each_change_and_the_list_again_after_a_
     assert!(at("sandbox s-b") < at("container b1 Running"));
     assert!(at("removed container b1") < at("removed sandbox s-b"));
     drop(session);
-    node.session(vec![pod("a", "shared_cores")], vec![]).await;
+    let _session = node.session(vec![pod("a", "shared_cores")], vec![]).await;
     meta.hears(1, "snapshot 1 0").await;
 }
