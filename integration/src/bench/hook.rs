@@ -11,7 +11,10 @@ use super::scene::Scene;
 use super::{Fault, Row, memory, resync};
 use crate::process::send;
 
-const SAMPLES: usize = 600;
+const SAMPLES: usize = 500;
+
+/// Of pods with exclusive CPUs, after each of which the pools have to grow back first.
+const EXCLUSIVE_SAMPLES: usize = 200;
 
 /// hook-latency, and with the same services memory-110, hook-frozen and resync.
 pub(super) async fn latency(folder: &Path) -> Result<Vec<Row>, Fault> {
@@ -21,12 +24,14 @@ pub(super) async fn latency(folder: &Path) -> Result<Vec<Row>, Fault> {
     for (sandbox, _) in scene.running.split_off(100) {
         crate::runtime::Runtime::remove_pod(&mut scene.runtime, &sandbox).await?;
     }
-    rows.extend(against_floor(&mut scene, "shared_cores", 100, "hook-latency", "a shared pod").await?);
+    rows.extend(
+        against_floor(&mut scene, ("shared_cores", 100), SAMPLES, "hook-latency", "a shared pod").await?,
+    );
     rows.extend(
         against_floor(
             &mut scene,
-            "dedicated_cores",
-            2000,
+            ("dedicated_cores", 2000),
+            EXCLUSIVE_SAMPLES,
             "hook-latency-dedicated",
             "a pod with two exclusive CPUs, whose reply carries the new cpusets of all others",
         )
@@ -36,7 +41,7 @@ pub(super) async fn latency(folder: &Path) -> Result<Vec<Row>, Fault> {
     rows.extend(memory::rows(
         &mut scene,
         "memory-110-later",
-        &format!("with 110 pods running, after {} others came and went", 2 * SAMPLES),
+        &format!("with 110 pods running, after {} others came and went", SAMPLES + EXCLUSIVE_SAMPLES),
     )?);
     rows.push(resync::measure(&mut scene).await?);
     rows.push(frozen(&mut scene).await?);
@@ -46,15 +51,15 @@ pub(super) async fn latency(folder: &Path) -> Result<Vec<Row>, Fault> {
 
 async fn against_floor(
     scene: &mut Scene,
-    level: &str,
-    milli_cpu: u64,
+    (level, milli_cpu): (&str, u64),
+    samples: usize,
     id: &str,
     whose: &str,
 ) -> Result<Vec<Row>, Fault> {
     let mut appends = Appends::create(&scene.folder)?;
     let mut trips = RoundTrips::new(scene.mesh.channel("meta-server"));
     let (mut hooks, mut floor) = (Samples::default(), Samples::default());
-    for round in 0..SAMPLES + 20 {
+    for round in 0..samples + 20 {
         let least = trips.sample().await? + appends.sample()?;
         let took = scene.hooks(level, milli_cpu).await?;
         // The first few open connections and files.

@@ -22,6 +22,8 @@ pub(super) struct Scene {
     pub(super) folder: PathBuf,
     pub(super) running: Vec<(SandboxId, ContainerId)>,
     made: usize,
+    /// Where the made-up machine lies: in memory where possible, for its files are no part of what is measured.
+    _machine: tempfile::TempDir,
 }
 
 // === impl Scene ===
@@ -31,10 +33,18 @@ impl Scene {
     pub(super) async fn start(folder: &Path) -> Result<Self, Fault> {
         std::fs::create_dir_all(folder)?;
         let setup = Setup { machine: MachineLayout::two_sockets(8), ..Setup::default() };
-        let runtime = Imitation::start(folder, setup).await?;
+        let machine = machine_folder()?;
+        let runtime = Imitation::start(machine.path(), setup).await?;
         let mut mesh = Mesh::new(folder, &runtime)?;
         mesh.start_all().await?;
-        let scene = Self { runtime, mesh, folder: folder.to_owned(), running: Vec::new(), made: 0 };
+        let scene = Self {
+            runtime,
+            mesh,
+            folder: folder.to_owned(),
+            running: Vec::new(),
+            made: 0,
+            _machine: machine,
+        };
         scene.connected().await?;
         Ok(scene)
     }
@@ -119,4 +129,10 @@ impl Scene {
         std::fs::remove_dir_all(&self.folder)?;
         Ok(())
     }
+}
+
+/// A folder for a made-up machine.
+pub(super) fn machine_folder() -> std::io::Result<tempfile::TempDir> {
+    let in_memory = tempfile::Builder::new().prefix("oxalyst-").tempdir_in("/dev/shm");
+    in_memory.or_else(|_| tempfile::Builder::new().prefix("oxalyst-").tempdir())
 }

@@ -6,7 +6,7 @@ use integration::imitation::{Imitation, Setup};
 use integration::runtime::{ContainerSpec, PodSpec, Runtime, poll_until};
 use integration::scenarios::set;
 
-use super::{on_imitation, on_runtime};
+use super::{folder, on_imitation, on_runtime};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -56,7 +56,7 @@ async fn a_restarted_runtime_has_every_container_checked() {
 /// again until it is taken in.
 #[tokio::test]
 async fn a_runtime_that_serves_late_is_waited_for() {
-    let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
+    let folder = folder();
     let mut runtime = Imitation::start(folder.path(), Setup::default()).await.unwrap();
     runtime.stop().await.unwrap();
     runtime.faults(|f| f.serve_after = Duration::from_secs(7));
@@ -121,7 +121,7 @@ async fn a_flood_of_events_is_answered() {
 /// lives.
 #[tokio::test]
 async fn three_thousand_containers_are_synchronised_in_parts() {
-    let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
+    let folder = folder();
     let mut runtime = Imitation::start(folder.path(), Setup::default()).await.unwrap();
     crowd(&mut runtime, 300, 10, 2048).await;
     on_runtime(folder.path(), runtime, async |mut world| {
@@ -146,7 +146,7 @@ async fn three_thousand_containers_are_synchronised_in_parts() {
 /// heard.
 #[tokio::test]
 async fn five_hundred_containers_are_synchronised_in_time() {
-    let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
+    let folder = folder();
     let mut runtime = Imitation::start(folder.path(), Setup::default()).await.unwrap();
     crowd(&mut runtime, 50, 10, 16).await;
     on_runtime(folder.path(), runtime, async |mut world| {

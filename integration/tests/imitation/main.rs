@@ -49,7 +49,7 @@ mod two_sockets {
 
 /// A world before and after a scenario.
 async fn on_imitation(setup: Setup, scenario: impl AsyncFnOnce(World<Imitation>) -> World<Imitation>) {
-    let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
+    let folder = folder();
     let runtime = Imitation::start(folder.path(), setup).await.unwrap();
     on_runtime(folder.path(), runtime, scenario).await;
 }
@@ -71,4 +71,10 @@ async fn on_runtime(
     });
     world.mesh.stop().await.unwrap();
     world.runtime.remove().await.unwrap();
+}
+
+/// In memory where the machine has such a place: a machine of 3,000 containers is made of 40,000 files.
+fn folder() -> tempfile::TempDir {
+    let in_memory = tempfile::Builder::new().prefix("oxalyst-").tempdir_in("/dev/shm");
+    in_memory.or_else(|_| tempfile::Builder::new().prefix("oxalyst-").tempdir()).unwrap()
 }
