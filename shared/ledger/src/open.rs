@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::contents::Contents;
 use crate::disk::{DiskError, at, remove_drafts, sync_dir, write_whole};
+use crate::fault::{Step, reach};
 use crate::journal::{Journal, Scan};
+use crate::mark::Mark;
 use crate::record::{HEADER_LEN, Header};
 use crate::snapshot;
 use crate::store::{Found, Store, attempts_path};
@@ -76,8 +78,9 @@ fn gather(dir: &Path, options: &Options) -> Result<(Store, Evidence), OpenError>
         };
         snapshots.insert(generation, contents);
     }
+    let mark = Mark::read(dir);
     let (store, sled) = Store::open(&dir.join(SLED), options.reopen_backoff);
-    Ok((store, Evidence { journals, snapshots, sled }))
+    Ok((store, Evidence { journals, snapshots, mark, sled }))
 }
 
 fn go_on(dir: PathBuf, mut store: Store, evidence: Evidence, verdict: Verdict) -> Result<Parts, OpenError> {
@@ -111,6 +114,7 @@ fn replace_sled(
             None
         }
     };
+    reach(Step::SledPutAside);
     let _ = std::fs::remove_file(attempts_path(&sled));
     forget_old_quarantines(root, KEPT_QUARANTINES);
     let (store, _) = Store::open(&sled, options.reopen_backoff);
@@ -131,9 +135,12 @@ fn rebuild(root: &Path, verdict: Verdict, options: &Options) -> Result<Parts, Op
         forget_old_quarantines(root, 0);
         build(root, &contents)?;
     }
+    reach(Step::StoreBuilt);
     let bad = unused_quarantine(root, contents.generation)?;
     std::fs::rename(&dir, &bad).map_err(at("putting aside", &dir))?;
+    reach(Step::StorePutAside);
     std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
+    reach(Step::StoreReplaced);
     sync_dir(root)?;
     forget_old_quarantines(root, KEPT_QUARANTINES);
     let (mut store, _) = Store::open(&dir.join(SLED), options.reopen_backoff);
