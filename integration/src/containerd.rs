@@ -180,8 +180,9 @@ impl Containerd {
         leftovers::remove_runc_state(&self.folder);
         leftovers::remove_cgroups(&self.cgroups);
         leftovers::remove_empty(&self.created);
-        let left = with_argument(socket.as_os_str());
-        if left.is_empty() { Ok(()) } else { Err(failed("clean up", format!("shims still run: {left:?}"))) }
+        let mut left = leftovers::found(&self.folder, &self.cgroups);
+        left.extend(with_argument(socket.as_os_str()).iter().map(|pid| format!("shim {pid}")));
+        if left.is_empty() { Ok(()) } else { Err(failed("clean up", format!("still there: {left:?}"))) }
     }
 
     fn import_images(&self) -> Result<(), RuntimeError> {

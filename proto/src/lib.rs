@@ -1,7 +1,7 @@
 //! The gRPC contracts of the mesh (`oxalyst.*.v1`) and of its peers (`third_party/`), as generated code.
 //!
 //! The `.proto` files beside this crate are the documentation of every message: shapes, units and ranges stand there.
-#![allow(missing_docs, clippy::all, clippy::pedantic, unreachable_pub)]
+#![allow(rustdoc::all, missing_docs, clippy::all, clippy::pedantic, unreachable_pub)]
 
 /// What every service tells about itself.
 pub mod mesh {

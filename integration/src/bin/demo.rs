@@ -115,7 +115,7 @@ async fn story<R: Runtime>(runtime: &mut R, mesh: &mut Mesh) -> Outcome {
     let metrics = ["metrics", "--scope", "container", "cpu.usage.container", "mem.usage.container"];
     // A rate needs two readings of a new container.
     let measured = poll_until(Duration::from_secs(15), async || match mesh.oxctl(&metrics) {
-        Ok(table) if !table.contains("missing") => Ok(table),
+        Ok(table) if table.contains("main") && !table.contains("missing") => Ok(table),
         Ok(table) => Err(table),
         Err(e) => Err(e.to_string()),
     });

@@ -42,17 +42,27 @@ fn collect(dir: &Path, found: &mut BTreeSet<u32>) {
     }
 }
 
+/// What is still there of a containerd in `folder` and of its pods' `cgroups`, in words.
+pub(super) fn found(folder: &Path, cgroups: &BTreeSet<PathBuf>) -> Vec<String> {
+    let mut left: Vec<String> =
+        mounts_below(folder).iter().map(|at| format!("mount {}", at.display())).collect();
+    left.extend(runc_states(folder).iter().map(|at| format!("runc state {}", at.display())));
+    let roots = hierarchies();
+    let all = cgroups.iter().flat_map(|cgroup| roots.iter().map(move |root| root.join(cgroup)));
+    left.extend(all.filter(|path| path.exists()).map(|path| format!("cgroup {}", path.display())));
+    left
+}
+
+/// What is mounted below `folder`, ascending.
+fn mounts_below(folder: &Path) -> BTreeSet<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    points.filter(|point| point.starts_with(folder) && point != folder).collect()
+}
+
 /// Unmounts whatever is mounted below `folder`, deepest first.
 pub(super) fn unmount_below(folder: &Path) {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut points: Vec<PathBuf> = mounts
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .map(PathBuf::from)
-        .filter(|point| point.starts_with(folder) && point != folder)
-        .collect();
-    points.sort();
-    for point in points.iter().rev() {
+    for point in mounts_below(folder).iter().rev() {
         // Busy ones go as soon as their last user ends.
         let _ = unmount(point, UnmountFlags::DETACH);
     }
@@ -69,14 +79,18 @@ pub(super) fn remove_cgroups(cgroups: &BTreeSet<PathBuf>) {
 
 /// Removes runc's state of containers whose root lies below `folder`.
 pub(super) fn remove_runc_state(folder: &Path) {
-    let folder = folder.to_string_lossy();
-    for state in folders(Path::new(RUNC_STATE)) {
-        let text = std::fs::read_to_string(state.join("state.json")).unwrap_or_default();
-        if text.contains(&format!("\"rootfs\":\"{folder}/")) {
-            // What cannot be removed stays, and the suite that looks for it says so.
-            let _ = std::fs::remove_dir_all(&state);
-        }
+    for state in runc_states(folder) {
+        // What cannot be removed is found afterwards.
+        let _ = std::fs::remove_dir_all(&state);
     }
+}
+
+fn runc_states(folder: &Path) -> Vec<PathBuf> {
+    let root = format!("\"rootfs\":\"{}/", folder.display());
+    let ours = |state: &PathBuf| {
+        std::fs::read_to_string(state.join("state.json")).is_ok_and(|text| text.contains(&root))
+    };
+    folders(Path::new(RUNC_STATE)).into_iter().filter(ours).collect()
 }
 
 /// Removes those of `folders` that are empty.

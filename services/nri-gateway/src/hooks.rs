@@ -207,6 +207,10 @@ impl HooksContext {
             }
         };
         let changes = self.ask(Resynchronise(seen)).await?;
+        if !changes.is_empty() {
+            let ids: Vec<_> = changes.iter().map(|change| change.container_id.as_str()).collect();
+            tracing::info!(containers = ?ids, "updated in the answer to the synchronisation");
+        }
         Ok((changes, listed))
     }
 

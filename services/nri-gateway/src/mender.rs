@@ -139,13 +139,14 @@ async fn tell(runtime: &RuntimeClient, tools: &Tools, corrections: Corrections) 
     let Corrections { shrink, grow, mems } = corrections;
     let batches = shrink.chunks(BATCH).chain(grow.chunks(BATCH)).chain(mems.chunks(1));
     for batch in batches {
+        let ids: Vec<_> = batch.iter().map(|change| change.container_id.as_str()).collect();
         let updates = batch.iter().filter_map(|c| update(&c.container_id, &c.cpuset, true)).collect();
         // Noted before it is sent: what the runtime says of it afterwards changes nothing but the count.
         let _ = tools.roster.send(Applied(batch.to_vec())).await;
         let failed = runtime.update_containers(updates, CALL_DEADLINE).await?;
         tools.metrics.updated("failed", failed.len());
         tools.metrics.updated("applied", batch.len().saturating_sub(failed.len()));
-        tracing::info!(containers = batch.len(), failed = failed.len(), "updated containers");
+        tracing::info!(containers = ?ids, failed = failed.len(), "updated");
     }
     Ok(())
 }

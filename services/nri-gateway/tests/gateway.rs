@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nri_gateway::settings::OnDeadline;
 use oxalyst_nri::api::*;
+use oxalyst_nri::runtime::RuntimeSession;
 use support::node::{Node, adjusted, container, cpus_of, own_calls, pod, running};
 use support::orm::UNSETTLED;
 use support::until;
@@ -247,7 +248,7 @@ async fn a_runtime_that_comes_back_on_a_new_socket_is_found_at_once_ten_times() 
 }
 
 #[actix::test]
-async fn a_runtime_that_registers_and_never_configures_does_not_hold_the_gateway() {
+async fn a_connection_that_breaks_before_the_registration_is_made_anew() {
     let mut node = Node::bare();
     node.start_orm();
     node.start_gateway(OnDeadline::Open);
@@ -256,6 +257,21 @@ async fn a_runtime_that_registers_and_never_configures_does_not_hold_the_gateway
     let (session, _) = node.session(vec![], vec![]).await;
     node.connected().await;
     assert!(session.end_reason().is_none());
+}
+
+#[actix::test]
+async fn a_runtime_that_registers_and_never_configures_is_left() {
+    let mut node = Node::bare();
+    node.start_gateway(OnDeadline::Open);
+    let (socket, _) = node.listener.as_ref().unwrap().accept().await.unwrap();
+    let mut silent = RuntimeSession::start(socket, node.cgroups.clone(), node.options);
+    silent.registered().await.unwrap();
+    // Time flies while everybody waits.
+    tokio::time::pause();
+    assert_eq!(silent.ended().await.to_string(), "the peer closed the connection");
+    tokio::time::resume();
+    let _session = node.session(vec![], vec![]).await;
+    node.connected().await;
 }
 
 #[actix::test]

@@ -26,7 +26,19 @@ fn lab(script: &str) -> PathBuf {
 
 impl Cluster {
     /// A fresh API server with our definitions; `None`, with the reason printed, where its programs are not at hand.
-    fn start() -> Option<Self> {
+    ///
+    /// On a thread of its own: the imitated peers live on this one and must go on answering.
+    async fn start() -> Option<Self> {
+        tokio::task::spawn_blocking(Self::up).await.unwrap()
+    }
+
+    async fn stop(&self) {
+        let dir = self.dir.path().to_owned();
+        let down = move || Command::new(lab("kube-down.sh")).arg(dir).status().unwrap();
+        assert!(tokio::task::spawn_blocking(down).await.unwrap().success());
+    }
+
+    fn up() -> Option<Self> {
         let Some(binaries) = std::env::var_os("OXALYST_LAB_BIN").filter(|path| Path::new(path).is_dir())
         else {
             println!(
@@ -125,7 +137,7 @@ fn patch(part: &str, code: u64) -> (String, u64, bool) {
 
 #[tokio::test]
 async fn the_object_is_created_strictly_and_patched_only_where_it_changed() {
-    let Some(cluster) = Cluster::start() else { return };
+    let Some(cluster) = Cluster::start().await else { return };
     let set = [cluster.kubeconfig(), "spacing_ms=0".to_owned(), "refresh_period_ms=1000".to_owned()];
     let mut bench = Bench::start(&set).await;
 
@@ -168,7 +180,7 @@ async fn the_object_is_created_strictly_and_patched_only_where_it_changed() {
 
 #[tokio::test]
 async fn others_fields_survive_a_deleted_object_returns_and_a_conflict_is_told() {
-    let Some(cluster) = Cluster::start() else { return };
+    let Some(cluster) = Cluster::start().await else { return };
     let set = [cluster.kubeconfig(), "spacing_ms=0".to_owned(), "check_period_ms=1000".to_owned()];
     let object = |fields: Value| {
         let mut object = json!({
@@ -221,7 +233,7 @@ async fn others_fields_survive_a_deleted_object_returns_and_a_conflict_is_told()
 
 #[tokio::test]
 async fn an_api_server_that_goes_away_is_one_line_and_the_change_arrives_when_it_is_back() {
-    let Some(cluster) = Cluster::start() else { return };
+    let Some(cluster) = Cluster::start().await else { return };
     let run_dir = tempfile::tempdir().unwrap();
     let peers = stand_in::Peers::start(run_dir.path());
     let set = [cluster.kubeconfig(), "spacing_ms=0".to_owned()];
@@ -231,8 +243,7 @@ async fn an_api_server_that_goes_away_is_one_line_and_the_change_arrives_when_it
     bench.published().await;
 
     // Stopped, not gone, would take the deadline; the process is away as in an upgrade, and comes back elsewhere.
-    let down = Command::new(lab("kube-down.sh")).arg(cluster.dir.path()).status().unwrap();
-    assert!(down.success());
+    cluster.stop().await;
     bench.peers.exclusive(&[("u1", "0")]);
     bench.failures(3).await;
     let warnings =
@@ -241,7 +252,7 @@ async fn an_api_server_that_goes_away_is_one_line_and_the_change_arrives_when_it
     let detail = bench.pending("publish").await;
     assert!(detail.contains("cannot reach the API server at https://127.0.0.1:"), "{detail}");
 
-    let second = Cluster::start().unwrap();
+    let second = Cluster::start().await.unwrap();
     std::fs::copy(second.dir.path().join("kubeconfig"), cluster.dir.path().join("kubeconfig")).unwrap();
     let deadline = Instant::now() + 2 * PATIENCE;
     while second.patches().len() < 2 {

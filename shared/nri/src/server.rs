@@ -19,7 +19,7 @@ pub struct Inbox {
 
 /// Answers calls by service and method.
 pub trait Handler: Send {
-    /// The encoded answer. A method that is not served is [`unimplemented`].
+    /// The encoded answer. A method that is not served is [`unimplemented()`].
     fn call(&mut self, request: Request) -> impl Future<Output = Result<Vec<u8>, Status>> + Send;
 }
 
