@@ -22,6 +22,27 @@ pub type Provider = BTreeMap<String, Hints>;
 /// Stands for a provider without entries, and for "no provider at all", where results are listed by resource.
 pub const ANY_RESOURCE: &str = "*";
 
+/// The first resource of which nothing is possible: its list is there and empty.
+pub fn impossible(providers: &[Provider]) -> Option<&str> {
+    providers
+        .iter()
+        .flatten()
+        .find(|(_, hints)| hints.as_ref().is_some_and(Vec::is_empty))
+        .map(|(resource, _)| resource.as_str())
+}
+
+/// On how few NUMA nodes each resource could be given at the least; resources without any mask are left out. Minima that differ
+/// are why a strict policy refuses.
+pub fn minima(providers: &[Provider]) -> BTreeMap<&str, usize> {
+    let narrowest =
+        |hints: &Hints| hints.iter().flatten().filter_map(|hint| hint.mask.as_ref()).map(NumaMask::len).min();
+    providers
+        .iter()
+        .flatten()
+        .filter_map(|(resource, hints)| Some((resource.as_str(), narrowest(hints)?)))
+        .collect()
+}
+
 // === impl Hint ===
 
 impl Hint {
