@@ -8,6 +8,9 @@
     missing_docs
 )]
 
+#[path = "vectors/policy.rs"]
+mod policy;
+
 use orm::plan::{End, L3, NotEnoughCpus, Spread, take_by_numa_balance, take_by_topology};
 use orm::topology_manager::{Hint, Merged, Nodes, Policy, Provider, merge};
 use oxalyst_topology::{Cpu, CpuSet, Machine, NumaMask};
@@ -140,6 +143,8 @@ fn run(case: &Case, line: &str, machines: &Machines) -> Result<(), String> {
         "merge" => merged(line),
         "take" => take(&machine()?, line),
         "balance" => balance(&machine()?, line),
+        "hints" => policy::run_hints(&machine()?, line),
+        "allocate" => policy::run_allocate(&machine()?, line),
         family => Err(format!("unknown family {family:?}")),
     }
 }

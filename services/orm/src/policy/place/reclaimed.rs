@@ -1,0 +1,41 @@
+//! Reclaimed containers.
+
+use super::{
+    super::{Container, RECLAIM, Refusal, pools, view::View},
+    Placing,
+};
+use oxalyst_topology::NumaMask;
+
+// === impl Placing ===
+
+impl Placing<'_> {
+    /// In the reclaim pool: bound to one NUMA node, or on those that no bound one is on.
+    pub(super) fn reclaimed(&mut self) -> Result<(), Refusal> {
+        let mut entry = self.entry();
+        if self.known.is_none() {
+            entry.numa_hint = self.single_node().filter(|&node| self.may_bind(node));
+        }
+        entry.owner = Some(RECLAIM.to_owned());
+        let binds = entry.numa_hint.is_some();
+        self.put(entry);
+        if self.request.resize && self.known.is_some() {
+            return Ok(());
+        }
+        pools::place_reclaimed(&mut self.state, self.machine);
+        let placed = self.state.containers.get(&self.request.id);
+        if placed.is_none_or(|placed| placed.cpus.is_empty()) {
+            let place =
+                if binds { "on its NUMA node" } else { "on NUMA nodes without bound reclaimed containers" };
+            return Err(Refusal::insufficient(format!("the reclaim pool has no CPU {place}")));
+        }
+        Ok(())
+    }
+
+    /// Whether the others still have a NUMA node that no bound one is on.
+    fn may_bind(&self, node: u32) -> bool {
+        let view = View::of(&self.state, self.machine);
+        let unbound = view.without_bound_reclaimed();
+        let others = self.state.containers.values().any(Container::is_unbound_reclaimed);
+        !others || unbound != NumaMask::only(node)
+    }
+}

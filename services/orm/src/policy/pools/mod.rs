@@ -1,0 +1,66 @@
+//! Pools follow from who is there: how large they are, which CPUs they have, and who runs on them.
+
+mod containers;
+mod overlap;
+mod proportion;
+mod quantity;
+mod reclaim;
+mod share;
+
+pub(super) use containers::{place_reclaimed, system_cpus};
+pub(super) use reclaim::reserved as reserved_reclaim;
+
+use super::{ContainerId, Options, RECLAIM, RESERVE, Refusal, State, state::RESIDENT, view::View};
+use oxalyst_topology::{CpuSet, Machine};
+use std::collections::BTreeMap;
+
+/// What a recomputation could not do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recomputed {
+    /// Containers that are left without any CPU.
+    pub starved: Vec<ContainerId>,
+    /// Bound reclaimed containers that have lost their binding, because no CPU is left for them on their NUMA node.
+    pub unbound: Vec<ContainerId>,
+}
+
+/// Computes all pools anew, and who runs on them; exclusive sets stay as they are.
+pub fn recompute(state: &mut State, options: &Options, machine: &Machine) -> Recomputed {
+    let shares = share::Shares::of(state, options, machine);
+    let reclaim = reclaim::pool(state, machine, &shares);
+    let ramp_up = shares.ramp_up.clone();
+    state.pools.retain(|name, _| RESIDENT.contains(&name.as_str()));
+    state.pools.insert(RESERVE.to_owned(), state.reserved.clone());
+    // The part that is set aside for containers that ramp up has no name and is no pool of its own.
+    let named = shares.pools.into_iter().filter(|(name, _)| !name.is_empty());
+    state.pools.extend(named);
+    state.pools.insert(RECLAIM.to_owned(), reclaim);
+    let unbound = containers::place_all(state, machine, &ramp_up);
+    let starved = state.containers.iter().filter(|(_, container)| container.cpus.is_empty());
+    Recomputed { starved: starved.map(|(id, _)| id.clone()).collect(), unbound }
+}
+
+/// The same, refused where it leaves a container without CPUs that has some.
+pub(super) fn recompute_strictly(
+    state: &mut State,
+    options: &Options,
+    machine: &Machine,
+) -> Result<(), Refusal> {
+    let had: BTreeMap<_, _> =
+        state.containers.iter().map(|(id, container)| (id.clone(), !container.cpus.is_empty())).collect();
+    let recomputed = recompute(state, options, machine);
+    // The container that is being placed has none yet, and is to have some.
+    let starved = recomputed.starved.iter().find(|id| {
+        had.get(id).copied().unwrap_or_default()
+            || state.containers.get(id).is_some_and(|container| container.owner.is_some())
+    });
+    let Some(id) = starved else { return Ok(()) };
+    Err(Refusal::insufficient(format!(
+        "container {} of pod {} would be left without any CPU",
+        id.container, id.pod
+    )))
+}
+
+/// CPUs that pools may have: free ones, on nodes that are not somebody's own.
+fn available(view: &View<'_>) -> CpuSet {
+    view.free_where(|node| !node.exclusive)
+}
