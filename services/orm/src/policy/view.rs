@@ -12,7 +12,6 @@ pub(super) struct View<'a> {
     pub(super) machine: &'a Machine,
     /// Ascending by id; nodes without CPUs are left out.
     pub(super) nodes: Vec<Node<'a>>,
-    pub(super) exclusive: CpuSet,
 }
 
 /// One NUMA node.
@@ -66,7 +65,7 @@ impl<'a> View<'a> {
                 node.take_in(container);
             }
         }
-        let mut view = Self { state, machine, nodes, exclusive };
+        let mut view = Self { state, machine, nodes };
         view.add_up();
         view
     }
@@ -156,6 +155,11 @@ impl<'a> Node<'a> {
         self.bound_shared |= container.is_bound_shared();
         self.bound_dedicated |= container.is_bound_dedicated();
         self.exclusive |= container.is_exclusive();
+    }
+
+    /// Free and not asked for by bound shared pods, in thousandths of a CPU.
+    pub(super) fn unasked(&self) -> u64 {
+        (self.free.len() as u64 * 1000).saturating_sub(self.bound_shared_request.0)
     }
 
     /// Whether it hosts bound pods, so that shared ones that are not bound keep off it.

@@ -35,7 +35,8 @@ struct Offer<'v> {
     node: u32,
     socket: u32,
     free: &'v CpuSet,
-    count: usize,
+    /// What of it can be had: not what bound shared pods there ask for.
+    room: MilliCpu,
     whole_cores: usize,
 }
 
@@ -112,18 +113,17 @@ fn offers<'v>(view: &'v View<'_>, request: &Request, asked: &Asked) -> Vec<Offer
         *cores.entry(cpu.core).or_default() += 1;
     }
     let offer = |node: &'v Node<'_>| {
-        // A node of bound shared pods would be taken from under them.
-        let taken = asked.exclusive && (node.allocated || node.bound_shared);
-        let count = if taken || !eligible.contains(&node.id) { 0 } else { node.free.len() };
+        let taken = asked.exclusive && node.allocated;
+        let room = if taken || !eligible.contains(&node.id) { 0 } else { node.unasked() };
         let mut free_of: BTreeMap<u32, usize> = BTreeMap::new();
         for cpu in node.free.iter().filter_map(|id| view.machine.cpu(id)) {
             *free_of.entry(cpu.core).or_default() += 1;
         }
         let whole_cores = free_of.iter().filter(|(core, free)| cores.get(core) == Some(free)).count();
-        Offer { node: node.id, socket: node.socket, free: &node.free, count, whole_cores }
+        Offer { node: node.id, socket: node.socket, free: &node.free, room: MilliCpu(room), whole_cores }
     };
-    // A node of which nothing can be had would only make a set larger.
-    view.nodes.iter().map(offer).filter(|offer| offer.count > 0 || asked.request.0 == 0).collect()
+    // An exclusive container would take the node from under bound shared pods.
+    view.nodes.iter().filter(|node| !(asked.exclusive && node.bound_shared)).map(offer).collect()
 }
 
 // === impl Sizes ===
@@ -186,8 +186,8 @@ impl Asked {
     }
 
     fn has_room(&self, chosen: &[&Offer<'_>]) -> bool {
-        let free = chosen.iter().map(|offer| offer.count).sum();
-        chosen.len() >= self.least && (self.may_span() || chosen.len() == 1) && fits(self.request, free)
+        let room: u64 = chosen.iter().map(|offer| offer.room.0).sum();
+        chosen.len() >= self.least && (self.may_span() || chosen.len() == 1) && self.request.0 <= room
     }
 
     fn is_well_shaped(&self, chosen: &[&Offer<'_>], sizes: &Sizes) -> bool {
@@ -197,7 +197,7 @@ impl Asked {
         let crosses = size <= sizes.nodes_a_socket && sockets > 1;
         let aligned = !self.by_socket || sockets == self.cpus.div_ceil(sizes.cpus_a_socket);
         let even = !self.even || self.is_even(chosen, sizes);
-        let paired = !self.paired || whole_cores >= self.cpus / sizes.cpus_a_core;
+        let paired = !self.paired || self.even || whole_cores >= self.cpus / sizes.cpus_a_core;
         let named = match (&self.ids, self.number) {
             (Some(ids), _) => ids.iter().eq(chosen.iter().map(|offer| offer.node)),
             (None, Some(number)) => number == size,
@@ -216,7 +216,7 @@ impl Asked {
     }
 
     fn nowhere(&self, offers: &[Offer<'_>]) -> Refusal {
-        let free: Vec<_> = offers.iter().map(|offer| format!("{} on {}", offer.count, offer.node)).collect();
+        let free: Vec<_> = offers.iter().map(|offer| format!("{} on {}", offer.room, offer.node)).collect();
         let free = if free.is_empty() { "none".to_owned() } else { free.join(", ") };
         Refusal::insufficient(format!(
             "no set of NUMA nodes gives {} CPUs as asked; free CPUs by NUMA node: {free}",

@@ -19,7 +19,8 @@ pub(super) fn eligible<'v, 'a>(view: &'v View<'a>, request: &Request) -> Vec<&'v
 
 /// Whether one of the two does not want the other on its NUMA node.
 fn repel(resident: &Container, request: &Request) -> bool {
-    let differs = resident.qos != request.qos
-        || resident.specified_pool() != specified_pool(request.qos, &request.wishes);
+    let other_pool = resident.specified_pool() != specified_pool(request.qos, &request.wishes);
+    // Shared containers that are not bound go where others leave them room: they are in nobody's way.
+    let differs = resident.qos != request.qos || (other_pool && resident.wishes.numa_binding());
     differs && (resident.wishes.is_anti_affine() || request.wishes.is_anti_affine())
 }

@@ -21,7 +21,7 @@ impl Candidate {
     /// The node, if the request fits there.
     pub(super) fn of(node: &Node<'_>, request: &Request) -> Option<Self> {
         let all = node.free.len() as u64 * 1000;
-        let now = all.saturating_sub(node.bound_shared_request.0);
+        let now = node.unasked();
         let left = now.checked_sub(request.aggregated().0)?;
         Some(Self { node: node.id, now, left, all })
     }

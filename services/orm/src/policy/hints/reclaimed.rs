@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        Options, Refusal, Request,
+        Container, Options, Refusal, Request,
         view::{Node, View},
     },
     existing,
@@ -14,10 +14,13 @@ use std::cmp::Reverse;
 
 /// Single NUMA nodes with headroom, the one where most is left first.
 pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Result<Hints, Refusal> {
+    let headroom = |node: &Node<'_>| options.numa_headroom.get(&node.id).map_or(0, |headroom| headroom.0);
+    if let (true, Some(known)) = (request.resize, existing::known(view, request)) {
+        return resized(view, options, request, known);
+    }
     if let Some(hints) = existing::keep(view, request) {
         return Ok(hints);
     }
-    let headroom = |node: &Node<'_>| options.numa_headroom.get(&node.id).map_or(0, |headroom| headroom.0);
     let unbound = || view.nodes.iter().filter(|node| !node.bound_reclaimed);
     let headroom_unbound: u64 = unbound().map(headroom).sum();
     let spare_one = unbound().count() > 1;
@@ -42,6 +45,26 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
     }
     let hint = |(node, left): (&Node<'_>, i128)| Hint::on(NumaMask::only(node.id), left >= 0);
     Ok(Some(candidates.into_iter().map(hint).collect()))
+}
+
+/// A container that is to have more or less: its NUMA node, if the headroom there is enough.
+fn resized(
+    view: &View<'_>,
+    options: &Options,
+    request: &Request,
+    known: &Container,
+) -> Result<Hints, Refusal> {
+    let Some(node) = known.numa_hint.and_then(|id| view.node(id)) else { return Ok(None) };
+    let headroom = options.numa_headroom.get(&node.id).copied().unwrap_or_default();
+    let others = node.bound_reclaimed_request.0.saturating_sub(known.request.0);
+    let asked = MilliCpu(others.saturating_add(request.aggregated().0));
+    if asked <= headroom {
+        return Ok(existing::only(NumaMask::only(node.id)));
+    }
+    Err(Refusal::insufficient(format!(
+        "bound reclaimed pods on NUMA node {} would ask for {asked} CPUs and its headroom is {headroom}",
+        node.id
+    )))
 }
 
 /// What reclaimed containers that are not bound ask for.

@@ -122,7 +122,7 @@ impl Placing<'_> {
 
     /// Computes the pools anew.
     fn recompute(&mut self) -> Result<(), Refusal> {
-        pools::recompute_strictly(&mut self.state, self.options, self.machine)
+        pools::recompute_strictly(&mut self.state, self.options, self.machine, None)
     }
 
     /// The one NUMA node of the hint.

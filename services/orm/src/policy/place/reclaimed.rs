@@ -21,7 +21,11 @@ impl Placing<'_> {
         if self.request.resize && self.known.is_some() {
             return Ok(());
         }
-        pools::place_reclaimed(&mut self.state, self.machine);
+        // Others stay where they are until the pools are next computed.
+        let pool = pools::reclaim_cpus(&self.state, self.machine, &self.request.id);
+        if let Some(entry) = self.state.containers.get_mut(&self.request.id) {
+            entry.cpus = pool;
+        }
         let placed = self.state.containers.get(&self.request.id);
         if placed.is_none_or(|placed| placed.cpus.is_empty()) {
             let place =

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        Refusal,
+        Refusal, pools,
         state::{bound_pool, specified_pool},
         view::View,
     },
@@ -43,7 +43,8 @@ impl Placing<'_> {
         if joins {
             entry.owner = Some(pool.to_owned());
             self.put(entry);
-            return self.recompute();
+            let joining = self.known.is_none().then_some(&self.request.id);
+            return pools::recompute_strictly(&mut self.state, self.options, self.machine, joining);
         }
         if self.request.resize {
             return Err(Refusal::invalid(

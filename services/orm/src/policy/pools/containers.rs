@@ -47,7 +47,7 @@ fn shared_cpus(state: &State, container: &Container, ramp_up: &CpuSet) -> CpuSet
 
 /// Puts reclaimed containers on the reclaim pool: bound ones on its part on their NUMA node, others where no bound one is. One
 /// whose node has no CPU for it loses its binding; those are named.
-pub(in super::super) fn place_reclaimed(state: &mut State, machine: &Machine) -> Vec<ContainerId> {
+fn place_reclaimed(state: &mut State, machine: &Machine) -> Vec<ContainerId> {
     let pool = state.pool(RECLAIM);
     let lost: Vec<ContainerId> = {
         let view = View::of(state, machine);
@@ -63,19 +63,43 @@ pub(in super::super) fn place_reclaimed(state: &mut State, machine: &Machine) ->
             container.numa_hint = None;
         }
     }
-    let (unbound, bound) = {
+    let cpus = ReclaimCpus::of(state, machine);
+    for container in state.containers.values_mut().filter(|container| container.qos == QosLevel::Reclaimed) {
+        container.cpus = cpus.for_container(container);
+    }
+    lost
+}
+
+/// Where this reclaimed container runs.
+pub(in super::super) fn reclaim_cpus(state: &State, machine: &Machine, id: &ContainerId) -> CpuSet {
+    let cpus = ReclaimCpus::of(state, machine);
+    state.containers.get(id).map(|container| cpus.for_container(container)).unwrap_or_default()
+}
+
+/// The reclaim pool's parts.
+struct ReclaimCpus {
+    /// By NUMA node, where bound ones are.
+    bound: BTreeMap<u32, CpuSet>,
+    unbound: CpuSet,
+}
+
+// === impl ReclaimCpus ===
+
+impl ReclaimCpus {
+    fn of(state: &State, machine: &Machine) -> Self {
+        let pool = state.pool(RECLAIM);
         let view = View::of(state, machine);
         let unbound = part(&pool, &view, &view.without_bound_reclaimed());
         let nodes = view.nodes.iter().filter(|node| node.bound_reclaimed);
-        let bound: BTreeMap<u32, CpuSet> = nodes.map(|node| (node.id, node.cpus & &pool)).collect();
+        let bound = nodes.map(|node| (node.id, node.cpus & &pool)).collect();
         // Nobody is left without CPUs for the sake of a binding.
-        (if unbound.is_empty() { pool.clone() } else { unbound }, bound)
-    };
-    for container in state.containers.values_mut().filter(|container| container.qos == QosLevel::Reclaimed) {
-        let own = container.numa_hint.and_then(|node| bound.get(&node));
-        container.cpus = own.unwrap_or(&unbound).clone();
+        Self { bound, unbound: if unbound.is_empty() { pool } else { unbound } }
     }
-    lost
+
+    fn for_container(&self, container: &Container) -> CpuSet {
+        let own = container.numa_hint.and_then(|node| self.bound.get(&node));
+        own.unwrap_or(&self.unbound).clone()
+    }
 }
 
 /// The CPUs of a system container: those of every pool whose name begins with the one it names; where there are none, all CPUs,

@@ -7,7 +7,7 @@ mod quantity;
 mod reclaim;
 mod share;
 
-pub(super) use containers::{place_reclaimed, system_cpus};
+pub(super) use containers::{reclaim_cpus, system_cpus};
 pub(super) use reclaim::reserved as reserved_reclaim;
 
 use super::{ContainerId, Options, RECLAIM, RESERVE, Refusal, State, state::RESIDENT, view::View};
@@ -25,7 +25,16 @@ pub struct Recomputed {
 
 /// Computes all pools anew, and who runs on them; exclusive sets stay as they are.
 pub fn recompute(state: &mut State, options: &Options, machine: &Machine) -> Recomputed {
-    let shares = share::Shares::of(state, options, machine);
+    recompute_for(state, options, machine, None)
+}
+
+fn recompute_for(
+    state: &mut State,
+    options: &Options,
+    machine: &Machine,
+    joining: Option<&ContainerId>,
+) -> Recomputed {
+    let shares = share::Shares::of(state, options, machine, joining);
     let reclaim = reclaim::pool(state, machine, &shares);
     let ramp_up = shares.ramp_up.clone();
     state.pools.retain(|name, _| RESIDENT.contains(&name.as_str()));
@@ -39,15 +48,17 @@ pub fn recompute(state: &mut State, options: &Options, machine: &Machine) -> Rec
     Recomputed { starved: starved.map(|(id, _)| id.clone()).collect(), unbound }
 }
 
-/// The same, refused where it leaves a container without CPUs that has some.
+/// The same, refused where it leaves a container without CPUs that has some. `joining` is a container that its pool takes in
+/// without growing.
 pub(super) fn recompute_strictly(
     state: &mut State,
     options: &Options,
     machine: &Machine,
+    joining: Option<&ContainerId>,
 ) -> Result<(), Refusal> {
     let had: BTreeMap<_, _> =
         state.containers.iter().map(|(id, container)| (id.clone(), !container.cpus.is_empty())).collect();
-    let recomputed = recompute(state, options, machine);
+    let recomputed = recompute_for(state, options, machine, joining);
     // The container that is being placed has none yet, and is to have some.
     let starved = recomputed.starved.iter().find(|id| {
         had.get(id).copied().unwrap_or_default()

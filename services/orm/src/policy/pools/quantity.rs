@@ -1,6 +1,6 @@
 //! What the containers of a pool need.
 
-use super::super::{ContainerKind, State, request::whole, state::node_of_pool};
+use super::super::{ContainerId, ContainerKind, State, request::whole, state::node_of_pool};
 use oxalyst_qos::QosLevel;
 use oxalyst_units::MilliCpu;
 use std::collections::BTreeMap;
@@ -15,13 +15,15 @@ pub(super) struct Need {
 /// A bound shared container is given this many times what it asks for.
 const BOUND: u64 = 2;
 
-/// What each pool needs: the main shared containers in it together, those that ramp up under the empty name.
-pub(super) fn needs(state: &State) -> BTreeMap<String, Need> {
+/// What each pool needs: the main shared containers in it together, those that ramp up under the empty name. One that joins
+/// its pool just now is not counted yet.
+pub(super) fn needs(state: &State, joining: Option<&ContainerId>) -> BTreeMap<String, Need> {
     let mut sums: BTreeMap<String, (Option<u32>, MilliCpu)> = BTreeMap::new();
-    let main = |container: &&super::super::Container| {
-        container.qos == QosLevel::Shared && container.kind == ContainerKind::Main
-    };
-    for container in state.containers.values().filter(main) {
+    for (id, container) in &state.containers {
+        let counts = container.qos == QosLevel::Shared && container.kind == ContainerKind::Main;
+        if !counts || Some(id) == joining {
+            continue;
+        }
         let pool = container.owner.clone().unwrap_or_default();
         let bound = container.is_bound_shared();
         let node = container.numa_hint.filter(|_| bound).or_else(|| node_of_pool(&pool).filter(|_| bound));

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        State,
+        Container, State,
         view::{View, blocked},
     },
     share::Shares,
@@ -41,7 +41,8 @@ pub(super) fn pool(state: &State, machine: &Machine, shares: &Shares) -> CpuSet 
         }
     }
     let others = view.cpus_on(&view.without_bound_reclaimed());
-    if pool.is_disjoint(&others) {
+    let has_others = state.containers.values().any(Container::is_unbound_reclaimed);
+    if has_others && pool.is_disjoint(&others) {
         pool |= &within(state, machine, &always, &others);
     }
     pool

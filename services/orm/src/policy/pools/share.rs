@@ -1,7 +1,7 @@
 //! The shared pools.
 
 use super::{
-    super::{Options, State, view::View},
+    super::{ContainerId, Options, State, view::View},
     available, overlap,
     proportion::{take_exactly, take_in_proportion},
     quantity::{Need, needs},
@@ -24,9 +24,14 @@ pub(super) struct Shares {
 // === impl Shares ===
 
 impl Shares {
-    pub(super) fn of(state: &State, options: &Options, machine: &Machine) -> Self {
+    pub(super) fn of(
+        state: &State,
+        options: &Options,
+        machine: &Machine,
+        joining: Option<&ContainerId>,
+    ) -> Self {
         let view = View::of(state, machine);
-        let needs = needs(state);
+        let needs = needs(state, joining);
         let available = available(&view);
         let bound_nodes: NumaMask = needs.values().filter_map(|need| need.node).collect();
         let on_bound = view.cpus_on(&bound_nodes);
