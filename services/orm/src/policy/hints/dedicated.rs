@@ -2,13 +2,15 @@
 
 use super::{
     super::{
-        Refusal, Request,
+        Options, Refusal, Request,
         request::{fits, whole},
         subsets::{ALL_SUBSETS, subsets},
         view::{Node, View},
     },
     eligible::eligible,
-    existing, remembered,
+    existing,
+    preference::prefer_existing,
+    remembered,
 };
 use crate::topology_manager::{Hint, Hints};
 use oxalyst_topology::{CpuSet, NumaMask};
@@ -72,7 +74,7 @@ pub(in super::super) fn unbound_free(view: &View<'_>) -> CpuSet {
 }
 
 /// Every set of NUMA nodes that would do, the smaller first.
-pub(super) fn bound(view: &View<'_>, request: &Request) -> Result<Hints, Refusal> {
+pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Result<Hints, Refusal> {
     if let (true, Some(known)) = (request.resize, existing::known(view, request)) {
         return existing::resized_dedicated(view, request, known).map(existing::only);
     }
@@ -102,6 +104,8 @@ pub(super) fn bound(view: &View<'_>, request: &Request) -> Result<Hints, Refusal
     }
     if asked.exclusive {
         remembered::prefer(view.state, request, &mut hints);
+    } else {
+        prefer_existing(options, request, &mut hints)?;
     }
     Ok(Some(hints))
 }

@@ -1,7 +1,7 @@
 //! Containers that run already.
 
 use super::super::{
-    Container, Refusal, Request,
+    Container, Refusal, Request, State,
     request::{fits, whole},
     view::{View, node_of},
 };
@@ -9,13 +9,21 @@ use crate::topology_manager::{Hint, Hints};
 use oxalyst_topology::NumaMask;
 use oxalyst_units::MilliCpu;
 
-/// What holds for a container that has CPUs already: where it is, and nowhere else. `None` for one that is new, or whose CPUs
-/// are too few for what it asks for now.
-pub(super) fn keep(view: &View<'_>, request: &Request) -> Option<Hints> {
-    let known = known(view, request)?;
-    if known.cpus.len() < whole(request.cpu) {
+/// The state without the request's container, if that has CPUs and they are too few for what it asks for: it is treated as one
+/// that is new. `None` where the state holds as it is.
+pub(super) fn outgrown(state: &State, request: &Request) -> Option<State> {
+    let known = state.containers.get(&request.id)?;
+    if request.resize || known.cpus.len() >= whole(request.cpu) {
         return None;
     }
+    let mut without = state.clone();
+    without.containers.remove(&request.id);
+    Some(without)
+}
+
+/// What holds for a container that has CPUs already: where it is, and nowhere else. `None` for one that is new.
+pub(super) fn keep(view: &View<'_>, request: &Request) -> Option<Hints> {
+    let known = known(view, request)?;
     let mask = match known.numa_hint {
         Some(node) => NumaMask::only(node),
         None => view.machine.nodes_of(&known.cpus),

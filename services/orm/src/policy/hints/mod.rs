@@ -32,12 +32,13 @@ pub fn hints(
     if request.kind == ContainerKind::Init || request.debug {
         return Ok(None);
     }
-    let view = View::of(state, machine);
+    let outgrown = existing::outgrown(state, request);
+    let view = View::of(outgrown.as_ref().unwrap_or(state), machine);
     let is_main = request.kind == ContainerKind::Main;
     match request.qos {
         QosLevel::System => Ok(None),
         QosLevel::Dedicated | QosLevel::Reclaimed if !is_main => Ok(None),
-        QosLevel::Dedicated if request.wishes.numa_binding() => dedicated::bound(&view, request),
+        QosLevel::Dedicated if request.wishes.numa_binding() => dedicated::bound(&view, options, request),
         QosLevel::Dedicated => dedicated::unbound(&view, request),
         QosLevel::Reclaimed if request.wishes.numa_binding() && options.reclaim_numa_binding => {
             reclaimed::bound(&view, options, request)
