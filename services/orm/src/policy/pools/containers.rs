@@ -102,16 +102,15 @@ impl ReclaimCpus {
     }
 }
 
-/// The CPUs of a system container: those of every pool whose name begins with the one it names; where there are none, all CPUs,
-/// or all free ones for a bound container.
+/// The CPUs of a system container: those of every pool whose name begins with the one it names; where there are none, all free
+/// ones for a bound container; else all CPUs, exclusive ones included.
 pub(in super::super) fn system_cpus(state: &State, machine: &Machine, wishes: &Wishes) -> CpuSet {
     let named = wishes.cpuset_pool().map(|prefix| {
         let pools = state.pools.iter().filter(|(name, _)| name.starts_with(prefix));
         pools.fold(CpuSet::new(), |union, (_, cpus)| union | cpus)
     });
-    match named.filter(|cpus| !cpus.is_empty()) {
-        Some(cpus) => cpus,
-        None if wishes.numa_binding() => machine.online() - &blocked(state, machine) - &state.exclusive(),
-        None => machine.online().clone(),
-    }
+    let free = || machine.online() - &blocked(state, machine) - &state.exclusive();
+    let free = wishes.numa_binding().then(free);
+    let found = named.filter(|cpus| !cpus.is_empty()).or(free).filter(|cpus| !cpus.is_empty());
+    found.unwrap_or_else(|| machine.online().clone())
 }
