@@ -24,6 +24,12 @@ enum Event {
         wishes: Vec<(&'static str, &'static str)>,
         milli: u64,
         choice: usize,
+        how: How,
+    },
+    /// A sidecar of that pod.
+    AddSidecar {
+        pod: u8,
+        milli: u64,
     },
     Remove(u8),
     Resize {
@@ -31,6 +37,15 @@ enum Event {
         milli: u64,
     },
     EndRampUp,
+}
+
+/// How a pod asks.
+#[derive(Clone, Copy, Debug)]
+struct How {
+    /// It has been running for a while.
+    running: bool,
+    /// It declares a total beyond its main container's request.
+    declares: bool,
 }
 
 fn wishes() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
@@ -60,8 +75,13 @@ fn event() -> impl Strategy<Value = Event> {
     let qos = prop::sample::select(QosLevel::ALL.to_vec());
     let milli = || prop_oneof![1u64..600, (1u64..9).prop_map(|cpus| cpus * 1000), 1000u64..6000];
     prop_oneof![
-        5 => (0u8..9, qos, wishes(), milli(), 0usize..4)
-            .prop_map(|(pod, qos, wishes, milli, choice)| Event::Add { pod, qos, wishes, milli, choice }),
+        5 => (0u8..9, qos, wishes(), milli(), 0usize..4, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
+            |(pod, qos, wishes, milli, choice, running, declares)| {
+                let how = How { running, declares };
+                Event::Add { pod, qos, wishes, milli, choice, how }
+            }
+        ),
+        1 => (0u8..9, milli()).prop_map(|(pod, milli)| Event::AddSidecar { pod, milli }),
         2 => (0u8..9).prop_map(Event::Remove),
         2 => (0u8..9, milli()).prop_map(|(pod, milli)| Event::Resize { pod, milli }),
         1 => Just(Event::EndRampUp),
@@ -142,13 +162,24 @@ impl Run {
 
     fn step(&mut self, event: &Event) {
         let changes = match event {
-            Event::Add { pod, qos, wishes, milli, choice } => {
-                let request = self.request(*pod, *qos, wishes, *milli);
+            Event::Add { pod, qos, wishes, milli, choice, how } => {
+                let mut request = self.request(*pod, *qos, wishes, *milli);
+                request.running = how.running;
+                request.pod_cpu = how.declares.then_some(MilliCpu(milli + 1500));
                 if self.state.containers.contains_key(&request.id) {
                     return;
                 }
                 let Ok(placed) = self.admit(&request, *choice) else { return };
                 self.check_placed(&request, &placed);
+                placed.changes
+            }
+            Event::AddSidecar { pod, milli } => {
+                let id = ContainerId::new(format!("p{pod}"), "main");
+                let Some(main) = self.state.containers.get(&id).cloned() else { return };
+                let wishes: Vec<_> = main.wishes.iter().collect();
+                let mut request = self.request(*pod, main.qos, &wishes, *milli);
+                (request.id.container, request.kind) = ("side".to_owned(), ContainerKind::Sidecar);
+                let Ok(placed) = self.admit(&request, 0) else { return };
                 placed.changes
             }
             Event::Remove(pod) => remove(&self.state, &self.options, &self.machine, &format!("p{pod}")),
@@ -163,6 +194,14 @@ impl Run {
                 if known.qos == QosLevel::Dedicated {
                     let nested = cpus.is_subset(&known.cpus) || known.cpus.is_subset(&cpus);
                     assert!(nested, "{} became {cpus}", known.cpus);
+                    let nodes = |cpus| self.machine.nodes_of(cpus);
+                    assert!(!known.wishes.numa_binding() || nodes(&cpus).is_subset(&nodes(&known.cpus)));
+                    let kept = &known.cpus & &known.baseline;
+                    let evenly = known.wishes.distribute_evenly();
+                    assert!(
+                        evenly || cpus.is_subset(&kept) || kept.is_subset(&cpus),
+                        "{kept} is kept longest"
+                    );
                 }
                 placed.changes
             }
@@ -179,7 +218,7 @@ impl Run {
     fn check_placed(&self, request: &Request, placed: &Placed) {
         let cpus = placed.cpus.as_ref().unwrap();
         if request.qos == QosLevel::Dedicated && !request.wishes.numa_exclusive() {
-            assert_eq!(cpus.len() as u64, request.cpu.ceil_cpus());
+            assert_eq!(cpus.len() as u64, request.aggregated().ceil_cpus());
         }
         let mut after = self.state.clone();
         after.apply(&placed.changes);
@@ -209,6 +248,10 @@ impl Run {
             assert!(container.cpus.is_subset(self.machine.online()));
             match container.qos {
                 QosLevel::Dedicated => {
+                    if container.kind == ContainerKind::Sidecar {
+                        assert_eq!(container.cpus, self.state.main_of(&id.pod).unwrap().cpus);
+                        continue;
+                    }
                     assert!(seen.is_disjoint(&container.cpus), "{id:?} shares its CPUs");
                     seen |= &container.cpus;
                     if let Some(node) = container.numa_hint {
@@ -247,7 +290,7 @@ proptest! {
     fn every_state_is_sound(
         machine in prop::sample::select(machines()),
         options in options(),
-        events in prop::collection::vec(event(), 1..16),
+        events in prop::collection::vec(event(), 1..24),
     ) {
         let (machine, reserved) = machine;
         let state = State::new(&machine, reserved);

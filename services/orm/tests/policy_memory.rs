@@ -141,7 +141,7 @@ fn memory_is_offered_on_as_many_nodes_as_cpus_are() {
     assert_eq!(got.unwrap(), "{01}T {23}T");
     let ids = [("numa_binding", "true"), ("numa_ids", "1,3")];
     let got = look(&State::default(), &supply([8; 4]), &request("new", QosLevel::Dedicated, &ids, 1));
-    // Two nodes of two sockets, which is how nodes of one socket are preferred.
+    // A pair of nodes must be of one socket, and 1 and 3 are not.
     assert_eq!(got.unwrap_err().kind, Kind::Insufficient);
 }
 

@@ -35,7 +35,8 @@ struct Asked {
 /// A NUMA node as an exclusive container sees it.
 struct Offer<'v> {
     node: u32,
-    socket: u32,
+    /// Its socket, as one bit.
+    socket: u64,
     free: &'v CpuSet,
     /// What of it can be had: not what bound shared pods there ask for.
     room: MilliCpu,
@@ -116,7 +117,9 @@ fn offers<'v>(view: &'v View<'_>, request: &Request, asked: &Asked) -> Vec<Offer
     for cpu in view.machine.cpus() {
         *cores.entry(cpu.core).or_default() += 1;
     }
+    let sockets: BTreeSet<u32> = view.nodes.iter().map(|node| node.socket).collect();
     let offer = |node: &'v Node<'_>| {
+        let socket = sockets.range(..node.socket).count() % 64;
         let taken = asked.exclusive && node.allocated;
         let room = if taken || !eligible.contains(&node.id) { 0 } else { node.unasked() };
         let mut free_of: BTreeMap<u32, usize> = BTreeMap::new();
@@ -124,7 +127,7 @@ fn offers<'v>(view: &'v View<'_>, request: &Request, asked: &Asked) -> Vec<Offer
             *free_of.entry(cpu.core).or_default() += 1;
         }
         let whole_cores = free_of.iter().filter(|(core, free)| cores.get(core) == Some(free)).count();
-        Offer { node: node.id, socket: node.socket, free: &node.free, room: MilliCpu(room), whole_cores }
+        Offer { node: node.id, socket: 1 << socket, free: &node.free, room: MilliCpu(room), whole_cores }
     };
     // An exclusive container would take the node from under bound shared pods.
     view.nodes.iter().filter(|node| !(asked.exclusive && node.bound_shared)).map(offer).collect()
@@ -196,7 +199,7 @@ impl Asked {
 
     fn is_well_shaped(&self, chosen: &[&Offer<'_>], sizes: &Sizes) -> bool {
         let size = chosen.len();
-        let sockets = chosen.iter().map(|offer| offer.socket).collect::<BTreeSet<_>>().len();
+        let sockets = chosen.iter().fold(0, |bits, offer| bits | offer.socket).count_ones() as usize;
         let whole_cores: usize = chosen.iter().map(|offer| offer.whole_cores).sum();
         let crosses = size <= sizes.nodes_a_socket && sockets > 1;
         let aligned = !self.by_socket || sockets == self.cpus.div_ceil(sizes.cpus_a_socket);

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::plan::{L3, take_by_topology};
 use oxalyst_topology::{CpuSet, NumaMask};
+use std::borrow::Cow;
 
 // === impl Placing ===
 
@@ -33,8 +34,10 @@ impl Placing<'_> {
 
     /// CPUs for a container that is new, or whose own are too few for what it asks for.
     fn taken(&self) -> Result<CpuSet, Refusal> {
-        let mut others = self.state.clone();
-        others.containers.retain(|id, _| id.pod != self.request.id.pod);
+        let mut others = Cow::Borrowed(&self.state);
+        if self.known.is_some() {
+            others.to_mut().containers.retain(|id, _| id.pod != self.request.id.pod);
+        }
         let view = View::of(&others, self.machine);
         let wishes = &self.request.wishes;
         let need = whole(self.request.aggregated());

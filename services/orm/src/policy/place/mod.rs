@@ -120,9 +120,9 @@ impl Placing<'_> {
         }
     }
 
-    /// Computes the pools anew.
+    /// Computes the pools anew, with the container in its own if it has one.
     fn recompute(&mut self) -> Result<(), Refusal> {
-        pools::recompute_strictly(&mut self.state, self.options, self.machine, None)
+        pools::recompute_strictly(&mut self.state, self.options, self.machine, &self.request.id, false)
     }
 
     /// The one NUMA node of the hint.

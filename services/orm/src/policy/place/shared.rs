@@ -43,8 +43,8 @@ impl Placing<'_> {
         if joins {
             entry.owner = Some(pool.to_owned());
             self.put(entry);
-            let joining = self.known.is_none().then_some(&self.request.id);
-            return pools::recompute_strictly(&mut self.state, self.options, self.machine, joining);
+            let (id, joins) = (&self.request.id, self.known.is_none());
+            return pools::recompute_strictly(&mut self.state, self.options, self.machine, id, joins);
         }
         if self.request.resize {
             return Err(Refusal::invalid(

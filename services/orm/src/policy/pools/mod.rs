@@ -12,7 +12,7 @@ pub(super) use reclaim::reserved as reserved_reclaim;
 
 use super::{ContainerId, Options, RECLAIM, RESERVE, Refusal, State, state::RESIDENT, view::View};
 use oxalyst_topology::{CpuSet, Machine};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// What a recomputation could not do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,23 +48,20 @@ fn recompute_for(
     Recomputed { starved: starved.map(|(id, _)| id.clone()).collect(), unbound }
 }
 
-/// The same, refused where it leaves a container without CPUs that has some. `joining` is a container that its pool takes in
-/// without growing.
+/// The same after `placed` has been put in, refused where that leaves it or a container that has CPUs without any. If it `joins`
+/// its pool, that takes it in without growing.
 pub(super) fn recompute_strictly(
     state: &mut State,
     options: &Options,
     machine: &Machine,
-    joining: Option<&ContainerId>,
+    placed: &ContainerId,
+    joins: bool,
 ) -> Result<(), Refusal> {
-    let had: BTreeMap<_, _> =
-        state.containers.iter().map(|(id, container)| (id.clone(), !container.cpus.is_empty())).collect();
-    let recomputed = recompute_for(state, options, machine, joining);
-    // The container that is being placed has none yet, and is to have some.
-    let starved = recomputed.starved.iter().find(|id| {
-        had.get(id).copied().unwrap_or_default()
-            || state.containers.get(id).is_some_and(|container| container.owner.is_some())
-    });
-    let Some(id) = starved else { return Ok(()) };
+    let without =
+        state.containers.iter().filter(|(id, container)| container.cpus.is_empty() && *id != placed);
+    let without: BTreeSet<ContainerId> = without.map(|(id, _)| id.clone()).collect();
+    let recomputed = recompute_for(state, options, machine, joins.then_some(placed));
+    let Some(id) = recomputed.starved.iter().find(|id| !without.contains(id)) else { return Ok(()) };
     Err(Refusal::insufficient(format!(
         "container {} of pod {} would be left without any CPU",
         id.container, id.pod
