@@ -198,8 +198,7 @@ impl State {
 
     /// Every CPU that a dedicated container has for itself.
     pub fn exclusive(&self) -> CpuSet {
-        let dedicated = self.containers.values().filter(|container| container.qos == QosLevel::Dedicated);
-        dedicated.fold(CpuSet::new(), |union, container| union | &container.cpus)
+        exclusive(self.containers.values())
     }
 
     /// The main container of a pod.
@@ -240,6 +239,11 @@ impl State {
             remembered: (self.remembered != before.remembered).then(|| self.remembered.clone()),
         }
     }
+}
+
+pub(super) fn exclusive<'a>(containers: impl Iterator<Item = &'a Container>) -> CpuSet {
+    let dedicated = containers.filter(|container| container.qos == QosLevel::Dedicated);
+    dedicated.fold(CpuSet::new(), |union, container| union | &container.cpus)
 }
 
 fn differing<K: Ord + Clone, V: PartialEq + Clone>(

@@ -93,20 +93,9 @@ impl<'a> View<'a> {
         self.nodes.iter().filter(|node| which(node)).fold(CpuSet::new(), |union, node| union | &node.free)
     }
 
-    /// The CPUs on these nodes.
-    pub(super) fn cpus_on(&self, mask: &NumaMask) -> CpuSet {
-        let on = self.nodes.iter().filter(|node| mask.contains(node.id));
-        on.fold(CpuSet::new(), |union, node| union | node.cpus)
-    }
-
     /// The free CPUs on these nodes.
     pub(super) fn free_on(&self, mask: &NumaMask) -> CpuSet {
         self.free_where(|node| mask.contains(node.id))
-    }
-
-    /// The nodes that no bound reclaimed container is on.
-    pub(super) fn without_bound_reclaimed(&self) -> NumaMask {
-        self.nodes.iter().filter(|node| !node.bound_reclaimed).map(|node| node.id).collect()
     }
 
     /// Where shared pods that are not bound may start: free CPUs of nodes that host no bound pod.
@@ -120,6 +109,18 @@ impl<'a> View<'a> {
         let unbound = containers.filter(|(_, container)| container.is_unbound_shared());
         MilliCpu(unbound.map(|(_, container)| container.request.0).sum())
     }
+}
+
+/// The CPUs on these nodes.
+pub(super) fn cpus_on(machine: &Machine, mask: &NumaMask) -> CpuSet {
+    let on = machine.nodes().iter().filter(|node| mask.contains(node.id));
+    on.fold(CpuSet::new(), |union, node| union | &node.cpus)
+}
+
+/// The nodes that bound reclaimed containers are on.
+pub(super) fn bound_reclaimed(state: &State) -> NumaMask {
+    let bound = state.containers.values().filter(|container| container.is_bound_reclaimed());
+    bound.filter_map(|container| container.numa_hint).collect()
 }
 
 /// CPUs that nobody is given: reserved ones, those that serve interrupts, isolated ones.

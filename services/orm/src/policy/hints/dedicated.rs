@@ -87,7 +87,11 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
     let offers = offers(view, request, &asked);
     let mut hints = Vec::new();
     let mut least_affinity = None;
-    let largest = if sizes.nodes > ALL_SUBSETS { asked.least + 1 } else { sizes.nodes };
+    let largest = match asked.may_span() {
+        false => 1,
+        true if sizes.nodes > ALL_SUBSETS => asked.least + 1,
+        true => sizes.nodes,
+    };
     for subset in subsets(offers.len(), largest) {
         let chosen: Vec<&Offer<'_>> = subset.iter().filter_map(|&index| offers.get(index)).collect();
         if !asked.has_room(&chosen) {
@@ -194,7 +198,7 @@ impl Asked {
 
     fn has_room(&self, chosen: &[&Offer<'_>]) -> bool {
         let room: u64 = chosen.iter().map(|offer| offer.room.0).sum();
-        chosen.len() >= self.least && (self.may_span() || chosen.len() == 1) && self.request.0 <= room
+        chosen.len() >= self.least && self.request.0 <= room
     }
 
     fn is_well_shaped(&self, chosen: &[&Offer<'_>], sizes: &Sizes) -> bool {

@@ -1,7 +1,12 @@
 //! Dedicated containers.
 
 use super::{
-    super::{ContainerKind, DEDICATED, Refusal, hints::unbound_free, request::whole, view::View},
+    super::{
+        ContainerKind, DEDICATED, Refusal,
+        hints::unbound_free,
+        request::whole,
+        view::{View, cpus_on},
+    },
     Placing, refuse_hint,
 };
 use crate::plan::{L3, take_by_topology};
@@ -113,7 +118,7 @@ impl Placing<'_> {
         }
         nodes.iter().try_fold(CpuSet::new(), |union, node| {
             let mask = NumaMask::only(node);
-            let here = view.cpus_on(&mask);
+            let here = cpus_on(self.machine, &mask);
             let cpus =
                 self.resize_within(&view.free_on(&mask), &(before & &here), baseline, need / nodes.len())?;
             Ok(union | &cpus)

@@ -1,7 +1,7 @@
 //! Reclaimed containers.
 
 use super::{
-    super::{Container, RECLAIM, Refusal, pools, view::View},
+    super::{Container, RECLAIM, Refusal, pools, view::bound_reclaimed},
     Placing,
 };
 use oxalyst_topology::NumaMask;
@@ -37,8 +37,9 @@ impl Placing<'_> {
 
     /// Whether the others still have a NUMA node that no bound one is on.
     fn may_bind(&self, node: u32) -> bool {
-        let view = View::of(&self.state, self.machine);
-        let unbound = view.without_bound_reclaimed();
+        let all: NumaMask =
+            self.machine.nodes().iter().filter(|node| !node.cpus.is_empty()).map(|node| node.id).collect();
+        let unbound = all - &bound_reclaimed(&self.state);
         let others = self.state.containers.values().any(Container::is_unbound_reclaimed);
         !others || unbound != NumaMask::only(node)
     }

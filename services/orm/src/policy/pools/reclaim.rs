@@ -3,12 +3,12 @@
 use super::{
     super::{
         Container, State,
-        view::{View, blocked},
+        view::{blocked, bound_reclaimed, cpus_on},
     },
     share::Shares,
 };
 use crate::plan::{End, Spread, take_by_numa_balance};
-use oxalyst_topology::{CpuSet, Machine, NumaMask};
+use oxalyst_topology::{CpuSet, Machine};
 
 /// CPUs that the reclaim pool always has, others' or not.
 pub(super) fn size(machine: &Machine) -> usize {
@@ -34,13 +34,13 @@ fn spread(machine: &Machine, from: &CpuSet) -> CpuSet {
 pub(super) fn pool(state: &State, machine: &Machine, shares: &Shares) -> CpuSet {
     let always = reserved(state, machine);
     let mut pool = if shares.left.is_empty() { always.clone() } else { shares.left.clone() };
-    let view = View::of(state, machine);
-    for node in view.nodes.iter().filter(|node| node.bound_reclaimed) {
-        if pool.is_disjoint(node.cpus) {
-            pool |= &within(state, machine, &always, node.cpus);
+    let bound = bound_reclaimed(state);
+    for node in machine.nodes().iter().filter(|node| bound.contains(node.id)) {
+        if pool.is_disjoint(&node.cpus) {
+            pool |= &within(state, machine, &always, &node.cpus);
         }
     }
-    let others = view.cpus_on(&view.without_bound_reclaimed());
+    let others = machine.online() - &cpus_on(machine, &bound);
     let has_others = state.containers.values().any(Container::is_unbound_reclaimed);
     if has_others && pool.is_disjoint(&others) {
         pool |= &within(state, machine, &always, &others);
@@ -56,9 +56,4 @@ fn within(state: &State, machine: &Machine, always: &CpuSet, cpus: &CpuSet) -> C
     }
     let open = machine.online() - &blocked(state, machine) - &state.exclusive();
     spread(machine, &(&open & cpus))
-}
-
-/// The CPUs of the pool on these nodes.
-pub(super) fn part(pool: &CpuSet, view: &View<'_>, mask: &NumaMask) -> CpuSet {
-    pool & &view.cpus_on(mask)
 }

@@ -1,7 +1,10 @@
 //! The shared pools.
 
 use super::{
-    super::{ContainerId, Options, State, view::View},
+    super::{
+        ContainerId, Options, State,
+        view::{View, cpus_on},
+    },
     available, overlap,
     proportion::{take_exactly, take_in_proportion},
     quantity::{Need, needs},
@@ -34,11 +37,11 @@ impl Shares {
         let needs = needs(state, joining);
         let available = available(&view);
         let bound_nodes: NumaMask = needs.values().filter_map(|need| need.node).collect();
-        let on_bound = view.cpus_on(&bound_nodes);
+        let on_bound = cpus_on(machine, &bound_nodes);
         let mut shares =
             Self { pools: BTreeMap::new(), left: available.clone(), ramp_up: &available - &on_bound };
         for node in bound_nodes.iter() {
-            let here = &available & &view.cpus_on(&NumaMask::only(node));
+            let here = &available & &cpus_on(machine, &NumaMask::only(node));
             let exact = options.enable_reclaim && !options.overlap;
             shares.take(machine, &on(&needs, Some(node)), &here, exact);
         }
