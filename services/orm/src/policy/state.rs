@@ -146,6 +146,11 @@ impl Container {
         self.qos == QosLevel::Reclaimed && self.numa_hint.is_none()
     }
 
+    /// The pool that it runs in, or will run in once it has ramped up.
+    pub(super) fn pool(&self) -> &str {
+        self.owner.as_deref().unwrap_or_else(|| self.specified_pool())
+    }
+
     /// The pool that it is meant for by level and wishes, whether bound or not.
     pub(super) fn specified_pool(&self) -> &str {
         specified_pool(self.qos, &self.wishes)

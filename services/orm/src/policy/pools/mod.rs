@@ -39,11 +39,13 @@ fn recompute_for(
     let ramp_up = shares.ramp_up.clone();
     state.pools.retain(|name, _| RESIDENT.contains(&name.as_str()));
     state.pools.insert(RESERVE.to_owned(), state.reserved.clone());
-    // The part that is set aside for containers that ramp up has no name and is no pool of its own.
-    let named = shares.pools.into_iter().filter(|(name, _)| !name.is_empty());
-    state.pools.extend(named);
+    state.pools.extend(shares.pools);
     state.pools.insert(RECLAIM.to_owned(), reclaim);
     let unbound = containers::place_all(state, machine, &ramp_up);
+    // What is set aside for containers that ramp up is no pool before one of them has joined it.
+    let owned: BTreeSet<&str> =
+        state.containers.values().filter_map(|container| container.owner.as_deref()).collect();
+    state.pools.retain(|name, _| RESIDENT.contains(&name.as_str()) || owned.contains(name.as_str()));
     let starved = state.containers.iter().filter(|(_, container)| container.cpus.is_empty());
     Recomputed { starved: starved.map(|(id, _)| id.clone()).collect(), unbound }
 }

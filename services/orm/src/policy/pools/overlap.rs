@@ -25,7 +25,7 @@ pub(super) fn ratios(state: &State) -> BTreeMap<String, f64> {
     let mut idle: BTreeMap<String, f64> = BTreeMap::new();
     for container in state.containers.values().filter(|container| container.qos == QosLevel::Shared) {
         let asked = container.request.0 as f64 / (container.cpus.len() as f64 * 1000.0);
-        *idle.entry(container.owner.clone().unwrap_or_default()).or_insert(1.0) -= asked;
+        *idle.entry(container.pool().to_owned()).or_insert(1.0) -= asked;
     }
     idle
 }

@@ -15,8 +15,8 @@ pub(super) struct Need {
 /// A bound shared container is given this many times what it asks for.
 const BOUND: u64 = 2;
 
-/// What each pool needs: the main shared containers in it together, those that ramp up under the empty name. One that joins
-/// its pool just now is not counted yet.
+/// What each pool needs: the main shared containers in it together, and those that will join it once they have ramped up. One
+/// that joins it just now is not counted yet.
 pub(super) fn needs(state: &State, joining: Option<&ContainerId>) -> BTreeMap<String, Need> {
     let mut sums: BTreeMap<String, (Option<u32>, MilliCpu)> = BTreeMap::new();
     for (id, container) in &state.containers {
@@ -24,7 +24,7 @@ pub(super) fn needs(state: &State, joining: Option<&ContainerId>) -> BTreeMap<St
         if !counts || Some(id) == joining {
             continue;
         }
-        let pool = container.owner.clone().unwrap_or_default();
+        let pool = container.pool().to_owned();
         let bound = container.is_bound_shared();
         let node = container.numa_hint.filter(|_| bound).or_else(|| node_of_pool(&pool).filter(|_| bound));
         let (known, sum) = sums.entry(pool).or_default();

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 /// The shared pools, and what they leave.
 pub(super) struct Shares {
-    /// By name; under the empty name what is set aside for containers that ramp up.
+    /// By name, with what is set aside for containers that ramp up.
     pub(super) pools: BTreeMap<String, CpuSet>,
     /// What reclaimed containers may have.
     pub(super) left: CpuSet,
