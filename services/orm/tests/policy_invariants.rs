@@ -178,7 +178,7 @@ impl Run {
                 let Some(main) = self.state.containers.get(&id).cloned() else { return };
                 let wishes: Vec<_> = main.wishes.iter().collect();
                 let mut request = self.request(*pod, main.qos, &wishes, *milli);
-                (request.id.container, request.kind) = ("side".to_owned(), ContainerKind::Sidecar);
+                (request.id.container, request.kind) = ("side".into(), ContainerKind::Sidecar);
                 let Ok(placed) = self.admit(&request, 0) else { return };
                 placed.changes
             }

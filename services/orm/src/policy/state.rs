@@ -4,7 +4,7 @@ use super::Wishes;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
 use oxalyst_units::MilliCpu;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// CPUs kept for the system.
 pub const RESERVE: &str = "reserve";
@@ -25,9 +25,9 @@ pub(super) const ISOLATION: &str = "isolation";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContainerId {
     /// The pod's uid.
-    pub pod: String,
+    pub pod: Arc<str>,
     /// The container's name.
-    pub container: String,
+    pub container: Arc<str>,
 }
 
 /// What a container is to its pod.
@@ -87,8 +87,8 @@ pub struct State {
     pub reserved: CpuSet,
     /// Pools by name, [`RESERVE`] and [`RECLAIM`] among them.
     pub pools: BTreeMap<String, CpuSet>,
-    /// Containers.
-    pub containers: BTreeMap<ContainerId, Container>,
+    /// Containers; shared between states, since most of them are the same from one to the next.
+    pub containers: BTreeMap<ContainerId, Arc<Container>>,
     /// Pods that are gone, the newest last.
     pub remembered: Vec<Remembered>,
 }
@@ -99,7 +99,7 @@ pub struct Changes {
     /// Pools by name.
     pub pools: BTreeMap<String, Option<CpuSet>>,
     /// Containers.
-    pub containers: BTreeMap<ContainerId, Option<Container>>,
+    pub containers: BTreeMap<ContainerId, Option<Arc<Container>>>,
     /// The whole memory of pods that are gone, where it has changed.
     pub remembered: Option<Vec<Remembered>>,
 }
@@ -108,7 +108,7 @@ pub struct Changes {
 
 impl ContainerId {
     /// The container of this name in the pod of this uid.
-    pub fn new(pod: impl Into<String>, container: impl Into<String>) -> Self {
+    pub fn new(pod: impl Into<Arc<str>>, container: impl Into<Arc<str>>) -> Self {
         Self { pod: pod.into(), container: container.into() }
     }
 }
@@ -214,7 +214,10 @@ impl State {
     /// The containers of a pod, ascending by name.
     pub fn of_pod<'p>(&self, pod: &'p str) -> impl Iterator<Item = (&ContainerId, &Container)> + use<'_, 'p> {
         let from = ContainerId::new(pod, "");
-        self.containers.range(from..).take_while(move |(id, _)| id.pod == pod)
+        self.containers
+            .range(from..)
+            .take_while(move |(id, _)| &*id.pod == pod)
+            .map(|(id, container)| (id, &**container))
     }
 
     /// The state once the changes hold.
@@ -246,7 +249,7 @@ impl State {
     }
 }
 
-pub(super) fn exclusive<'a>(containers: impl Iterator<Item = &'a Container>) -> CpuSet {
+pub(super) fn exclusive<'a>(containers: impl Iterator<Item = &'a Arc<Container>>) -> CpuSet {
     let dedicated = containers.filter(|container| container.qos == QosLevel::Dedicated);
     dedicated.fold(CpuSet::new(), |union, container| union | &container.cpus)
 }

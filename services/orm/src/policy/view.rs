@@ -105,7 +105,7 @@ impl<'a> View<'a> {
 
     /// What shared containers that are not bound ask for, those of `except` left out.
     pub(super) fn unbound_shared_request(&self, except: &str) -> MilliCpu {
-        let containers = self.state.containers.iter().filter(|(id, _)| id.pod != except);
+        let containers = self.state.containers.iter().filter(|(id, _)| &*id.pod != except);
         let unbound = containers.filter(|(_, container)| container.is_unbound_shared());
         MilliCpu(unbound.map(|(_, container)| container.request.0).sum())
     }

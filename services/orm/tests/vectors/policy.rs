@@ -282,7 +282,7 @@ impl Case {
                 pod_request: entry.pod_cpu.map(milli),
                 numa_hint,
             };
-            state.containers.insert(ContainerId::new(pod, name), container);
+            state.containers.insert(ContainerId::new(pod, name), container.into());
         }
         let reserved = state.reserved.clone();
         state.pools.entry(RESERVE.to_owned()).or_insert(reserved);

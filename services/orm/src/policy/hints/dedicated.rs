@@ -164,10 +164,14 @@ impl Sizes {
 impl Asked {
     fn of(view: &View<'_>, request: &Request, sizes: &Sizes) -> Result<Self, Refusal> {
         let wishes = &request.wishes;
+        let least = whole(request.aggregated()).div_ceil(sizes.cpus_a_node(view)).max(1);
+        if least > sizes.nodes {
+            return Err(Self::too_much(request.aggregated(), least, sizes.nodes, view, sizes));
+        }
         let asked = Self {
             request: request.aggregated(),
             cpus: usize::try_from(request.aggregated().0 / 1000).unwrap_or(usize::MAX),
-            least: whole(request.aggregated()).div_ceil(sizes.cpus_a_node(view)).max(1),
+            least,
             exclusive: wishes.numa_exclusive(),
             number: wishes.numa_number(view.machine)?,
             ids: wishes.numa_ids(view.machine)?,
@@ -180,16 +184,17 @@ impl Asked {
                 "numa_exclusive takes all CPUs of its NUMA nodes: distribute_evenly_across_numa and full_pcpus_pairing contradict it",
             ));
         }
-        let limit = if asked.may_span() { sizes.nodes } else { 1 };
-        if asked.least > limit {
-            return Err(Refusal::insufficient(format!(
-                "{} CPUs would fill {} NUMA nodes of {} CPUs, and the container may have {limit}",
-                asked.request,
-                asked.least,
-                sizes.cpus_a_node(view)
-            )));
+        if asked.least > 1 && !asked.may_span() {
+            return Err(Self::too_much(asked.request, asked.least, 1, view, sizes));
         }
         Ok(asked)
+    }
+
+    fn too_much(request: MilliCpu, least: usize, limit: usize, view: &View<'_>, sizes: &Sizes) -> Refusal {
+        Refusal::insufficient(format!(
+            "{request} CPUs would fill {least} NUMA nodes of {} CPUs, and the container may have {limit}",
+            sizes.cpus_a_node(view)
+        ))
     }
 
     fn may_span(&self) -> bool {

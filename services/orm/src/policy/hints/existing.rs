@@ -78,7 +78,7 @@ pub(super) fn resized_dedicated(
 
 /// The entry of the request's container, if it has CPUs.
 pub(super) fn known<'a>(view: &View<'a>, request: &Request) -> Option<&'a Container> {
-    view.state.containers.get(&request.id).filter(|container| !container.cpus.is_empty())
+    view.state.containers.get(&request.id).map(|known| &**known).filter(|known| !known.cpus.is_empty())
 }
 
 /// These nodes and no others.

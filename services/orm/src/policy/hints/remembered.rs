@@ -11,7 +11,7 @@ pub(super) fn prefer(state: &State, request: &Request, hints: &mut [Hint]) {
         .remembered
         .iter()
         .rev()
-        .find(|gone| gone.pod_name == request.pod_name && gone.container == request.id.container)
+        .find(|gone| gone.pod_name == request.pod_name && *gone.container == *request.id.container)
         .map(|gone| gone.nodes.clone());
     let expected = state.remembered.iter().fold(NumaMask::new(), |union, gone| union | &gone.nodes);
     let had = |mask: &NumaMask| own.as_ref() == Some(mask);

@@ -51,7 +51,7 @@ pub fn place(
 /// The pod is gone, and so is what it had taken.
 pub fn remove(state: &State, machine: &Machine, pod: &str) -> Changes {
     let mut after = state.clone();
-    after.containers.retain(|id, _| id.pod != pod);
+    after.containers.retain(|id, _| &*id.pod != pod);
     settle(&mut after, machine);
     differing(state, &after)
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::plan::{L3, take_by_topology};
 use oxalyst_topology::{CpuSet, NumaMask};
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 // === impl Placing ===
 
@@ -31,7 +31,7 @@ impl Placing<'_> {
         self.put(entry);
         for (id, container) in &mut self.state.containers {
             if id.pod == self.request.id.pod && container.kind != ContainerKind::Main {
-                container.cpus = cpus.clone();
+                Arc::make_mut(container).cpus = cpus.clone();
             }
         }
         self.recompute()

@@ -3,7 +3,7 @@
 use super::super::{Changes, ContainerId, Options, Remembered, State, pools, state::specified_pool};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Pods that are gone are remembered up to this number: more than a node holds at once.
 const REMEMBERED: usize = 256;
@@ -16,7 +16,7 @@ pub fn remove(state: &State, options: &Options, machine: &Machine, pod: &str) ->
         after.containers.remove(&id);
         if container.is_exclusive() {
             let nodes = machine.nodes_of(&container.cpus);
-            let (pod_name, container) = (container.pod_name, id.container);
+            let (pod_name, container) = (container.pod_name, id.container.to_string());
             after.remembered.retain(|known| known.pod_name != pod_name || known.container != container);
             after.remembered.push(Remembered { pod_name, container, nodes });
         }
@@ -42,6 +42,7 @@ pub fn end_ramp_up(
         if !container.ramp_up || !containers.contains(id) {
             continue;
         }
+        let container = Arc::make_mut(container);
         container.ramp_up = false;
         if container.qos == QosLevel::Shared {
             container.owner = Some(specified_pool(container.qos, &container.wishes).to_owned());

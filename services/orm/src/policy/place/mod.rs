@@ -14,6 +14,7 @@ use super::{
 use crate::topology_manager::Hint;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
+use std::sync::Arc;
 
 /// What became of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,8 +63,14 @@ pub fn place(
             "a running container cannot be bound to NUMA nodes, or be freed from them",
         ));
     }
-    let mut placing =
-        Placing { state: state.clone(), options, machine, request, hint, known: known.cloned() };
+    let mut placing = Placing {
+        state: state.clone(),
+        options,
+        machine,
+        request,
+        hint,
+        known: known.map(|known| (**known).clone()),
+    };
     if !placing.place()? {
         return Ok(Placed::default());
     }
@@ -107,7 +114,7 @@ impl Placing<'_> {
     }
 
     fn put(&mut self, entry: Container) {
-        self.state.containers.insert(self.request.id.clone(), entry);
+        self.state.containers.insert(self.request.id.clone(), Arc::new(entry));
     }
 
     /// The entry as it is known, with what is asked for now, or else a new one.

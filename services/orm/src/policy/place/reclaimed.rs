@@ -1,10 +1,11 @@
 //! Reclaimed containers.
 
 use super::{
-    super::{Container, RECLAIM, Refusal, pools, view::bound_reclaimed},
+    super::{RECLAIM, Refusal, pools, view::bound_reclaimed},
     Placing,
 };
 use oxalyst_topology::NumaMask;
+use std::sync::Arc;
 
 // === impl Placing ===
 
@@ -12,6 +13,13 @@ impl Placing<'_> {
     /// In the reclaim pool: bound to one NUMA node, or on those that no bound one is on.
     pub(super) fn reclaimed(&mut self) -> Result<(), Refusal> {
         let mut entry = self.entry();
+        if let (Some(before), Some(node)) = (entry.numa_hint, self.single_node())
+            && before != node
+        {
+            return Err(Refusal::invalid(format!(
+                "the container runs on NUMA node {before} and is bound to it, not to {node}"
+            )));
+        }
         if self.known.is_none() {
             entry.numa_hint = self.single_node().filter(|&node| self.may_bind(node));
         }
@@ -24,7 +32,7 @@ impl Placing<'_> {
         // Others stay where they are until the pools are next computed.
         let pool = pools::reclaim_cpus(&self.state, self.machine, &self.request.id);
         if let Some(entry) = self.state.containers.get_mut(&self.request.id) {
-            entry.cpus = pool;
+            Arc::make_mut(entry).cpus = pool;
         }
         let placed = self.state.containers.get(&self.request.id);
         if placed.is_none_or(|placed| placed.cpus.is_empty()) {
@@ -40,7 +48,7 @@ impl Placing<'_> {
         let all: NumaMask =
             self.machine.nodes().iter().filter(|node| !node.cpus.is_empty()).map(|node| node.id).collect();
         let unbound = all - &bound_reclaimed(&self.state);
-        let others = self.state.containers.values().any(Container::is_unbound_reclaimed);
+        let others = self.state.containers.values().any(|container| container.is_unbound_reclaimed());
         !others || unbound != NumaMask::only(node)
     }
 }

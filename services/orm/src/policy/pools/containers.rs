@@ -7,7 +7,7 @@ use super::super::{
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Puts every container that has no CPUs of its own on those of its pool. Names bound reclaimed containers that lose their
 /// binding.
@@ -24,7 +24,9 @@ pub(super) fn place_all(state: &mut State, machine: &Machine, ramp_up: &CpuSet) 
             QosLevel::Reclaimed => reclaim.for_container(container),
             QosLevel::System => among(state, machine, &container.wishes, &exclusive),
         };
-        container.cpus = cpus;
+        if container.cpus != cpus {
+            Arc::make_mut(container).cpus = cpus;
+        }
     }
     state.containers = containers;
     unbound
@@ -44,7 +46,7 @@ fn unbind(state: &mut State, machine: &Machine) -> Vec<ContainerId> {
     let mut lost = Vec::new();
     for (id, container) in &mut state.containers {
         if container.is_bound_reclaimed() && container.numa_hint.is_some_and(has_none) {
-            container.numa_hint = None;
+            Arc::make_mut(container).numa_hint = None;
             lost.push(id.clone());
         }
     }
