@@ -236,7 +236,7 @@ impl Case {
         };
         let pod = text.pod.clone().unwrap_or_else(|| "new".to_owned());
         let request = Request {
-            id: ContainerId::new(&pod, text.container.as_deref().unwrap_or("main")),
+            id: ContainerId::new(pod.as_str(), text.container.as_deref().unwrap_or("main")),
             pod_name: pod,
             kind: kind(text.container_type.as_deref())?,
             qos,
