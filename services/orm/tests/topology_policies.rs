@@ -139,6 +139,16 @@ fn o17_nine_nodes_are_merged_under_every_policy() {
 }
 
 #[test]
+fn a17_a_pod_without_requests_is_admitted_by_every_policy() {
+    for name in ["none", "best-effort", "restricted", "single-numa-node", "numeric"] {
+        let policy = Policy::named(name, &["cpu".to_owned()]).unwrap();
+        for providers in [vec![], vec![Provider::new()], vec![provider(&[("cpu", None)])]] {
+            assert!(merge(&policy, &on(4), &providers).unwrap().admit, "{name}: {providers:?}");
+        }
+    }
+}
+
+#[test]
 fn minima_that_differ_are_named() {
     let providers = [provider(&[("cpu", list("01T 23T")), ("memory", list("0T 01F")), ("net", None)])];
     assert_eq!(minima(&providers), [("cpu", 2), ("memory", 1)].into());

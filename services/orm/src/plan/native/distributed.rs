@@ -4,7 +4,8 @@ use super::packed;
 use crate::plan::NotEnoughCpus;
 use oxalyst_topology::{CpuSet, Machine};
 
-/// Choices of nodes that are weighed. Machines with more than about 14 NUMA nodes can have more; the best of those seen is taken.
+/// Choices that are weighed. Machines with more than 12 NUMA nodes can have more of them; then the best of the first so many is
+/// taken.
 const CHOICE_LIMIT: usize = 1 << 17;
 
 pub(super) fn take(
