@@ -4,7 +4,7 @@
 use orm::topology_manager::{Hint, Merged, Nodes, Policy, Provider, every_mask, merge};
 use oxalyst_topology::{Cpu, Machine, NumaMask, NumaNode};
 use proptest::prelude::*;
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::{cmp::Ordering, collections::BTreeMap, slice::from_ref};
 
 // === The oracle: section 2 word by word, over the product ===
 
@@ -31,7 +31,7 @@ fn filtered(providers: &[Provider]) -> Vec<List> {
 fn product(lists: &[List]) -> Vec<Vec<Hint>> {
     lists.iter().fold(vec![Vec::new()], |prefixes, (_, list)| {
         let longer = |prefix: &Vec<Hint>| {
-            list.iter().map(|hint| [prefix.as_slice(), &[hint.clone()]].concat()).collect::<Vec<_>>()
+            list.iter().map(|hint| [prefix.as_slice(), from_ref(hint)].concat()).collect::<Vec<_>>()
         };
         prefixes.iter().flat_map(longer).collect()
     })
@@ -220,8 +220,8 @@ proptest! {
     #[test]
     fn merge_equals_the_walk_over_the_product_with_gaps_between_ids((all, provider, _) in case(&[0, 3, 7, 40, 63])) {
         for policy in policies() {
-            let got = merge(&policy, &Nodes::new(all.clone()), &[provider.clone()]).unwrap();
-            prop_assert_eq!(got, oracle(&policy, &all, None, &[provider.clone()]), "{:?}", policy);
+            let got = merge(&policy, &Nodes::new(all.clone()), from_ref(&provider)).unwrap();
+            prop_assert_eq!(got, oracle(&policy, &all, None, from_ref(&provider)), "{:?}", policy);
         }
     }
 
@@ -230,8 +230,8 @@ proptest! {
         (all, provider, _) in case(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]),
     ) {
         for policy in policies() {
-            let got = merge(&policy, &Nodes::new(all.clone()), &[provider.clone()]).unwrap();
-            prop_assert_eq!(got, oracle(&policy, &all, None, &[provider.clone()]), "{:?}", policy);
+            let got = merge(&policy, &Nodes::new(all.clone()), from_ref(&provider)).unwrap();
+            prop_assert_eq!(got, oracle(&policy, &all, None, from_ref(&provider)), "{:?}", policy);
         }
     }
 
@@ -254,7 +254,7 @@ proptest! {
         let renamed = |name: &String| format!("{}", shuffled[NAMES.iter().position(|other| other == name).unwrap()]);
         let other: Provider = provider.iter().map(|(name, hints)| (renamed(name), hints.clone())).collect();
         for policy in [Policy::BestEffort, Policy::Restricted, Policy::SingleNumaNode] {
-            let merged = |provider: &Provider| merge(&policy, &Nodes::new(all.clone()), &[provider.clone()]).unwrap();
+            let merged = |provider: &Provider| merge(&policy, &Nodes::new(all.clone()), from_ref(provider)).unwrap();
             let (one, other) = (merged(&provider), merged(&other));
             prop_assert_eq!(one.admit, other.admit);
             for name in provider.keys() {
@@ -266,7 +266,7 @@ proptest! {
     #[test]
     fn merging_twice_gives_the_same((all, provider, _) in case(&[0, 1, 2, 3, 4, 5])) {
         for policy in policies() {
-            let merged = || merge(&policy, &Nodes::new(all.clone()), &[provider.clone()]).unwrap();
+            let merged = || merge(&policy, &Nodes::new(all.clone()), from_ref(&provider)).unwrap();
             prop_assert_eq!(format!("{:?}", merged()), format!("{:?}", merged()));
         }
     }
