@@ -8,14 +8,16 @@
     missing_docs
 )]
 
-use orm::plan::{
-    Demand, End, L3, NativeOption, NotEnoughCpus, PoolFault, Spread, pool_sizes, proportional,
-    take_by_numa_balance, take_by_topology, take_native, whole_cpus,
-};
+#[path = "vectors/native.rs"]
+mod native;
+#[path = "vectors/quantity.rs"]
+mod quantity;
+
+use orm::plan::{End, L3, NotEnoughCpus, Spread, take_by_numa_balance, take_by_topology};
 use orm::topology_manager::{Hint, Merged, Nodes, Policy, Provider, merge};
 use oxalyst_topology::{Cpu, CpuSet, Machine, NumaMask};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -60,43 +62,6 @@ struct Balance {
     need: i64,
     function: String,
     expect: Expect,
-}
-
-#[derive(Deserialize)]
-struct Native {
-    available: String,
-    need: i64,
-    mode: String,
-    #[serde(default)]
-    group: usize,
-    expect: Expect,
-}
-
-#[derive(Deserialize)]
-struct Quantity {
-    op: String,
-    #[serde(default)]
-    values: Vec<f64>,
-    #[serde(default)]
-    containers: Vec<PoolContainer>,
-    #[serde(default)]
-    pools: BTreeMap<String, usize>,
-    #[serde(default)]
-    available: usize,
-    expect: Value,
-}
-
-#[derive(Deserialize)]
-struct PoolContainer {
-    pool: Option<String>,
-    qos: String,
-    #[serde(default)]
-    container_type: String,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
-    #[serde(default)]
-    cpus: String,
-    cpu: f64,
 }
 
 /// A mask (`None`: any node) and whether it is preferred.
@@ -180,8 +145,8 @@ fn run(case: &Case, line: &str, machines: &Machines) -> Result<(), String> {
         "merge" => merged(line),
         "take" => take(&machine()?, line),
         "balance" => balance(&machine()?, line),
-        "native" => native(&machine()?, line),
-        "quantity" => quantity(&machine, line),
+        "native" => native::run(&machine()?, line),
+        "quantity" => quantity::run(&machine, line),
         family => Err(format!("unknown family {family:?}")),
     }
 }
@@ -239,60 +204,6 @@ fn balance(machine: &Machine, line: &str) -> Result<(), String> {
         &case.expect,
         take_by_numa_balance(machine, &cpus(&case.available)?, need(case.need), spread, end),
     )
-}
-
-fn native(machine: &Machine, line: &str) -> Result<(), String> {
-    let case: Native = read(line)?;
-    let option = match case.mode.as_str() {
-        "packed" => NativeOption::Packed,
-        "distributed" => NativeOption::Distributed { group: case.group },
-        mode => return Err(format!("unknown mode {mode:?}")),
-    };
-    compare(&case.expect, take_native(machine, &cpus(&case.available)?, need(case.need), option))
-}
-
-fn quantity(machine: &dyn Fn() -> Result<Machine, String>, line: &str) -> Result<(), String> {
-    let case: Quantity = read(line)?;
-    let got = match case.op.as_str() {
-        "ceil" => json!({"quantity": whole_cpus(case.values.iter().sum())}),
-        "proportional" => {
-            let got = proportional(&case.pools, case.available);
-            json!({"pools": got.sizes, "total": got.total})
-        }
-        "pools" => match pools(&machine()?, &case.containers)? {
-            Ok(pools) => json!({ "pools": pools }),
-            Err(_) if names(&case.expect["error"], "invalid") => return Ok(()),
-            Err(fault) => return Err(format!("expected {}, got {fault}", case.expect)),
-        },
-        op => return Err(format!("unknown op {op:?}")),
-    };
-    if got == case.expect { Ok(()) } else { Err(format!("expected {}, got {got}", case.expect)) }
-}
-
-type PoolTable = BTreeMap<String, BTreeMap<String, usize>>;
-
-fn pools(machine: &Machine, containers: &[PoolContainer]) -> Result<Result<PoolTable, PoolFault>, String> {
-    let mut demands = Vec::new();
-    for container in containers {
-        if container.qos != "shared_cores" || container.container_type == "sidecar" {
-            continue;
-        }
-        let annotation = |key: &str| container.annotations.get(key).map(String::as_str);
-        let nodes = match (annotation("numa_binding"), annotation("numa_hint")) {
-            (Some("true"), Some(hint)) => Some(nodes(hint)?),
-            (Some("true"), None) => Some(machine.nodes_of(&cpus(&container.cpus)?)),
-            _ => None,
-        };
-        let base = annotation("cpuset_pool").unwrap_or("share");
-        let named = || nodes.as_ref().map_or(base.to_owned(), |nodes| format!("{base}-NUMA{nodes}"));
-        let pool = container.pool.clone().unwrap_or_else(named);
-        demands.push(Demand { pool, nodes, cores: container.cpu });
-    }
-    let node = |node: Option<u32>| node.map_or(String::new(), |node| node.to_string());
-    let table = |sizes: orm::plan::PoolSizes| {
-        sizes.into_iter().map(|(pool, (on, size))| (pool, [(node(on), size)].into())).collect()
-    };
-    Ok(pool_sizes(&demands).map(table))
 }
 
 fn compare(expect: &Expect, got: Result<CpuSet, NotEnoughCpus>) -> Result<(), String> {
