@@ -1,1 +1,19 @@
-//! warm
+//! Black-box suites: they drive the real service binaries over their sockets, against a private containerd and against an
+//! imitated runtime, by the same scenarios.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout
+)]
+
+pub mod bench;
+pub mod containerd;
+pub mod cri;
+pub mod image;
+pub mod imitation;
+pub mod mesh;
+pub mod process;
+pub mod runtime;
+pub mod scenarios;

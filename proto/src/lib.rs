@@ -50,3 +50,11 @@ pub mod metrics {
         tonic::include_proto!("oxalyst.metrics.v1");
     }
 }
+
+/// Node Resource Interface (`nri.pkg.api`), between the container runtime and its plugins.
+pub mod nri {
+    /// Version 1alpha1, the only one there is.
+    pub mod v1alpha1 {
+        tonic::include_proto!("nri.pkg.api.v1alpha1");
+    }
+}

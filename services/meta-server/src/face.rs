@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use actix::Addr;
 use futures::{Stream, StreamExt as _};
@@ -15,6 +16,10 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::table::{RuntimeLost, RuntimeTold, Superseded, unix_ms};
 use crate::{PodTable, Published};
+
+/// After each synchronisation with the runtime the gateway ends its stream and begins another: only an end that none follows
+/// within this time is worth a word.
+const NEXT_STREAM: Duration = Duration::from_secs(1);
 
 /// Serves `oxalyst.meta.v1.Meta`.
 #[derive(Debug)]
@@ -58,7 +63,11 @@ impl Meta for Face {
             let event = match events.message().await {
                 Ok(Some(event)) => event,
                 Ok(None) => {
-                    ending.why = "the gateway ended its stream".to_owned();
+                    ending.why = "the gateway ended its stream and began no other".to_owned();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(NEXT_STREAM).await;
+                        drop(ending);
+                    });
                     return Ok(Response::new(ReportRuntimeReply {}));
                 }
                 Err(status) => {

@@ -28,6 +28,9 @@ use tonic::service::Routes;
 /// Name of the service: its socket, its settings, its metrics.
 pub const SERVICE: &str = "meta-server";
 
+/// The runtime's whole list comes as one message: 3,000 containers with 2 KiB of labels each are 7 MiB, gRPC's default is 4.
+const MAX_SNAPSHOT: usize = 64 << 20;
+
 /// Runs the service until it is asked to stop.
 ///
 /// # Errors
@@ -46,6 +49,7 @@ pub async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
         actix::spawn(kubelet::poll(client, settings.kubelet.period(), wanted, table.clone()));
     }
     let face = Face::new(table, published, node);
-    bound.serve(Routes::new(MetaServer::new(face))).await?;
+    let server = MetaServer::new(face).max_decoding_message_size(MAX_SNAPSHOT);
+    bound.serve(Routes::new(server)).await?;
     Ok(())
 }

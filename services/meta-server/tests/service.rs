@@ -190,10 +190,19 @@ async fn the_runtime_alone_tells_pods_and_a_broken_stream_keeps_them() {
     assert_eq!(uids(&list), ["a", "c"]);
     assert_eq!(service.status().await.pending[0].name, "runtime");
 
-    let (again, _call) = service.gateway();
+    let (again, call) = service.gateway();
     again.send(snapshot(&["c"])).await.unwrap();
     let list = service.pods_when("the new list", |l| uids(l) == ["c"]).await;
     assert_eq!(error_of(&list, "runtime"), "");
+
+    // An orderly end is told too, if no other stream follows.
+    drop(again);
+    call.await.unwrap().unwrap();
+    let list = service.pods_when("an ended stream", |l| !error_of(l, "runtime").is_empty()).await;
+    assert_eq!(
+        (uids(&list), error_of(&list, "runtime")),
+        (vec!["c"], "the gateway ended its stream and began no other")
+    );
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use metrics_fetcher::exposition::PassMetrics;
 use metrics_fetcher::face::Face;
 use metrics_fetcher::names::{self, Directory};
 use metrics_fetcher::settings::Settings;
-use metrics_fetcher::sources::cgroup::{Pass, Reader, raise_file_limit};
+use metrics_fetcher::sources::cgroup::{Pass, Reader, Wiring, raise_file_limit};
 use metrics_fetcher::store::Store;
 use oxalyst_mesh::Mesh;
 use tonic::service::Routes;
@@ -29,16 +29,15 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
     let metrics = PassMetrics::register(&mesh.registry, &store, &clock, settings.ages());
     let pass = Pass::new(settings.pass()?, Arc::clone(&clock));
     actix_rt::spawn(names::follow(mesh.run_dir.clone(), Arc::clone(&names)));
-    Reader::new(
-        pass,
-        settings.schedule(),
-        Arc::clone(&store),
-        Arc::clone(&names),
-        Arc::clone(&clock),
+    let wiring = Wiring {
+        store: Arc::clone(&store),
+        names: Arc::clone(&names),
+        clock: Arc::clone(&clock),
         metrics,
-        Some(first_pass),
-    )?
-    .start();
+        facts: mesh.facts.clone(),
+        first_pass: Some(first_pass),
+    };
+    Reader::new(pass, settings.schedule(), wiring)?.start();
     let face = Face { store, names, clock, ages: settings.ages(), period: settings.period() };
     bound.serve(Routes::new(face.into_service())).await?;
     Ok(())

@@ -8,8 +8,12 @@
     missing_docs
 )]
 
+#[path = "vectors/native.rs"]
+mod native;
 #[path = "vectors/policy.rs"]
 mod policy;
+#[path = "vectors/quantity.rs"]
+mod quantity;
 
 use orm::plan::{End, L3, NotEnoughCpus, Spread, take_by_numa_balance, take_by_topology};
 use orm::topology_manager::{Hint, Merged, Nodes, Policy, Provider, merge};
@@ -145,6 +149,8 @@ fn run(case: &Case, line: &str, machines: &Machines) -> Result<(), String> {
         "balance" => balance(&machine()?, line),
         "hints" => policy::run_hints(&machine()?, line),
         "allocate" => policy::run_allocate(&machine()?, line),
+        "native" => native::run(&machine()?, line),
+        "quantity" => quantity::run(&machine, line),
         family => Err(format!("unknown family {family:?}")),
     }
 }

@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+/// Of a file that is not whole yet.
+const DRAFT_EXTENSION: &str = "new";
+
 /// A failed operation on a file: what was being done, to what, and what came back.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} {}: {source}", path.display())]
@@ -26,9 +29,20 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), DiskError> {
     File::open(dir).and_then(|d| d.sync_all()).map_err(at("syncing the folder", dir))
 }
 
+/// Removes what a process left behind that ended within [`write_whole`].
+pub(crate) fn remove_drafts(dir: &Path) -> Result<(), DiskError> {
+    for entry in std::fs::read_dir(dir).map_err(at("listing", dir))? {
+        let path = entry.map_err(at("listing", dir))?.path();
+        if path.extension().is_some_and(|e| e == DRAFT_EXTENSION) {
+            std::fs::remove_file(&path).map_err(at("removing", &path))?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes `bytes` as `path`, which is either as before or whole, and is durable once this returns.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
-    let draft = path.with_extension("new");
+    let draft = path.with_extension(DRAFT_EXTENSION);
     let written = File::create(&draft)
         .and_then(|mut f| f.write_all(bytes).and_then(|()| f.sync_data()))
         .map_err(at("writing", &draft))

@@ -105,6 +105,13 @@ mod tests {
         }
 
         #[test]
+        fn no_bytes_make_the_readers_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let _ = (unwrap("k", &bytes), Manifest::decode(&bytes), own_key(&bytes).map(str::len));
+            seal(&mut bytes, 0);
+            let _ = (unwrap("", &bytes), Manifest::decode(&bytes));
+        }
+
+        #[test]
         fn a_manifest_reads_back_and_tells_one_older_value(contents in contents()) {
             let manifest = Manifest::of(&contents);
             prop_assert_eq!(Manifest::decode(&manifest.encode()), Some(manifest));

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::disk::{DiskError, at, write_whole};
-use crate::record::{HEAD_LEN, HEADER_LEN, Header, Parsed, Record};
+use crate::record::{HEAD_LEN, HEADER_LEN, Header, Parsed, RECORD_MAGIC, Record};
 
 /// The journal that is being written.
 #[derive(Debug)]
@@ -151,7 +151,11 @@ impl Scan {
 
 /// The first sound record at or after `from`.
 fn next_record(bytes: &[u8], from: usize) -> Option<usize> {
-    (from..bytes.len()).find(|o| matches!(Record::parse(bytes, *o), Parsed::Record(..)))
+    let candidates = bytes.get(from..)?.windows(RECORD_MAGIC.len()).enumerate();
+    candidates
+        .filter(|(_, window)| *window == RECORD_MAGIC)
+        .map(|(at, _)| from + at)
+        .find(|at| matches!(Record::parse(bytes, *at), Parsed::Record(..)))
 }
 
 #[cfg(test)]

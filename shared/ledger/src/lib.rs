@@ -9,7 +9,7 @@
 //! <folder>/store/journal-<g>    change sets after generation g; the one before is kept
 //! <folder>/store/snapshot-<g>   everything at generation g; the one before is kept
 //! <folder>/store/sled/          the materialised state, with a manifest in each batch
-//! <folder>/store.bad-<g>/       a damaged store, put aside when the ledger came back at generation g
+//! <folder>/store.bad-<g>/       what was damaged (all of it, or sled alone) when the ledger came back at generation g
 //! ```
 //!
 //! The calls block (a commit waits for the disk): their place is a blocking thread.
@@ -131,14 +131,6 @@ pub enum OpenError {
     /// The folder cannot be read or written. Trying again later can help (no room, say).
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// A ledger built anew did not read back: the disk or its driver returns what was not written.
-    #[error("{} was rebuilt and does not read back ({}): the disk is failing", path.display(), list(damage))]
-    Unusable {
-        /// The rebuilt folder.
-        path: PathBuf,
-        /// What did not read back.
-        damage: Vec<Damage>,
-    },
 }
 
 /// Why a change set was not committed. The ledger is as before, and the next commit may succeed.
@@ -175,10 +167,6 @@ pub enum FlushError {
 
 fn owner(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"))
-}
-
-fn list(damage: &[Damage]) -> String {
-    damage.iter().map(Damage::to_string).collect::<Vec<_>>().join(", ")
 }
 
 // === impl Ledger ===

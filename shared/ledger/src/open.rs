@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::contents::Contents;
-use crate::disk::{DiskError, at, sync_dir, write_whole};
+use crate::disk::{DiskError, at, remove_drafts, sync_dir, write_whole};
 use crate::journal::{Journal, Scan};
-use crate::record::Header;
+use crate::record::{HEADER_LEN, Header};
 use crate::snapshot;
-use crate::store::{Found, Store};
+use crate::store::{Found, Store, attempts_path};
 use crate::verdict::{Evidence, Verdict};
-use crate::{OpenError, Opened, Options};
+use crate::{OpenError, Opened, Options, Witness};
 
 /// The folder below the ledger's that is put aside whole when it is damaged.
 const STORE: &str = "store";
@@ -37,7 +37,7 @@ pub(crate) fn open(root: &Path, options: &Options) -> Result<Parts, OpenError> {
             std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
             sync_dir(root)?;
         } else {
-            build(root, &Contents::default(), options)?;
+            build(root, &Contents::default())?;
             std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
             sync_dir(root)?;
         }
@@ -46,16 +46,20 @@ pub(crate) fn open(root: &Path, options: &Options) -> Result<Parts, OpenError> {
     }
     let (store, evidence) = gather(&dir, options)?;
     let verdict = evidence.judge();
-    match verdict.damage.is_empty() {
-        true => go_on(dir, store, evidence, verdict),
-        false => {
-            drop(store);
-            rebuild(root, verdict, options)
-        }
+    if verdict.damage.is_empty() {
+        return go_on(dir, store, evidence, verdict);
+    }
+    drop(store);
+    // sled is made of what the journal has, so a sound journal goes on as it is. This needs no room: a full disk is what damages
+    // sled most often.
+    match verdict.damage.iter().all(|d| d.witness == Witness::Sled) {
+        true => replace_sled(root, dir, options, evidence, verdict),
+        false => rebuild(root, verdict, options),
     }
 }
 
 fn gather(dir: &Path, options: &Options) -> Result<(Store, Evidence), OpenError> {
+    remove_drafts(dir)?;
     let mut journals = BTreeMap::new();
     let mut snapshots = BTreeMap::new();
     for (generation, path) in numbered(dir, "journal-")? {
@@ -89,35 +93,65 @@ fn go_on(dir: PathBuf, mut store: Store, evidence: Evidence, verdict: Verdict) -
     Ok(Parts { dir, journal, store, contents, opened })
 }
 
+/// Puts only sled aside and fills a fresh one.
+fn replace_sled(
+    root: &Path,
+    dir: PathBuf,
+    options: &Options,
+    evidence: Evidence,
+    verdict: Verdict,
+) -> Result<Parts, OpenError> {
+    let sled = dir.join(SLED);
+    let bad = unused_quarantine(root, verdict.contents.generation)?;
+    let quarantined = match std::fs::rename(&sled, &bad) {
+        Ok(()) => Some(bad),
+        Err(_) if !exists(&sled)? => None,
+        Err(_) => {
+            std::fs::remove_dir_all(&sled).map_err(at("removing the damaged", &sled))?;
+            None
+        }
+    };
+    let _ = std::fs::remove_file(attempts_path(&sled));
+    forget_old_quarantines(root, KEPT_QUARANTINES);
+    let (store, _) = Store::open(&sled, options.reopen_backoff);
+    let mut parts = go_on(dir, store, evidence, verdict)?;
+    // Not needed, but until it is done the next opening would find a sled that is older than the journal.
+    let _ = parts.store.flush(&parts.contents);
+    parts.opened.quarantined = quarantined;
+    Ok(parts)
+}
+
 /// Builds a sound folder beside the damaged one, and then swaps them.
 fn rebuild(root: &Path, verdict: Verdict, options: &Options) -> Result<Parts, OpenError> {
     let dir = root.join(STORE);
     let draft = root.join(DRAFT);
     let Verdict { contents, damage, torn, .. } = verdict;
-    build(root, &contents, options)?;
+    if build(root, &contents).is_err() {
+        // Room for what is sound counts more than what was damaged before.
+        forget_old_quarantines(root, 0);
+        build(root, &contents)?;
+    }
     let bad = unused_quarantine(root, contents.generation)?;
     std::fs::rename(&dir, &bad).map_err(at("putting aside", &dir))?;
     std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
     sync_dir(root)?;
-    forget_old_quarantines(root);
-    let (store, evidence) = gather(&dir, options)?;
-    let again = evidence.judge();
-    if !again.damage.is_empty() {
-        return Err(OpenError::Unusable { path: dir, damage: again.damage });
-    }
-    let mut parts = go_on(dir, store, evidence, again)?;
-    parts.opened = Opened {
+    forget_old_quarantines(root, KEPT_QUARANTINES);
+    let (mut store, _) = Store::open(&dir.join(SLED), options.reopen_backoff);
+    store.bring_to(&contents);
+    let _ = store.flush(&contents);
+    let journal = Journal::open(&journal_path(&dir, contents.generation), HEADER_LEN as u64)?;
+    let opened = Opened {
         generation: contents.generation,
         replayed: 0,
         torn_tail: torn,
         damage,
         quarantined: Some(bad),
     };
-    Ok(parts)
+    Ok(Parts { dir, journal, store, contents, opened })
 }
 
-/// A complete folder of `contents` under the name of a draft, durable.
-fn build(root: &Path, contents: &Contents, options: &Options) -> Result<(), OpenError> {
+/// A folder of `contents` under the name of a draft, durable, and complete but for sled, which is filled from it.
+fn build(root: &Path, contents: &Contents) -> Result<(), OpenError> {
     let draft = root.join(DRAFT);
     if exists(&draft)? {
         std::fs::remove_dir_all(&draft).map_err(at("removing", &draft))?;
@@ -126,15 +160,6 @@ fn build(root: &Path, contents: &Contents, options: &Options) -> Result<(), Open
     write_whole(&snapshot_path(&draft, contents.generation), &snapshot::encode(contents))?;
     let header = Header { generation: contents.generation, chain: contents.chain };
     write_whole(&journal_path(&draft, contents.generation), &header.encode())?;
-    let (mut store, _) = Store::open(&draft.join(SLED), options.reopen_backoff);
-    store.bring_to(contents);
-    let filled = store.flush(contents);
-    drop(store);
-    if let Err(why) = filled {
-        let source = std::io::Error::other(why);
-        return Err(DiskError { doing: "filling", path: draft.join(SLED), source }.into());
-    }
-    sync_dir(&draft)?;
     sync_dir(root)?;
     Ok(())
 }
@@ -180,7 +205,7 @@ fn unused_quarantine(root: &Path, generation: u64) -> Result<PathBuf, DiskError>
     }
 }
 
-fn forget_old_quarantines(root: &Path) {
+fn forget_old_quarantines(root: &Path, keep: usize) {
     let Ok(entries) = std::fs::read_dir(root) else { return };
     let prefix = format!("{STORE}.bad-");
     let mut kept: Vec<_> = entries
@@ -189,7 +214,7 @@ fn forget_old_quarantines(root: &Path) {
         .filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())))
         .collect();
     kept.sort();
-    let surplus = kept.len().saturating_sub(KEPT_QUARANTINES);
+    let surplus = kept.len().saturating_sub(keep);
     for (_, path) in kept.into_iter().take(surplus) {
         let _ = std::fs::remove_dir_all(path);
     }

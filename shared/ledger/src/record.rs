@@ -21,7 +21,7 @@ use crate::wire::{Fields, seal, unseal};
 pub(crate) const VERSION: u16 = 1;
 const OLDEST_VERSION: u16 = 1;
 const JOURNAL_MAGIC: [u8; 8] = *b"OXALJRNL";
-const RECORD_MAGIC: [u8; 4] = *b"OXR!";
+pub(crate) const RECORD_MAGIC: [u8; 4] = *b"OXR!";
 pub(crate) const HEADER_LEN: usize = 28;
 pub(crate) const HEAD_LEN: usize = 32;
 /// No change set is larger; keeps a damaged length from asking for all memory.

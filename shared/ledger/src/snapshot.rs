@@ -86,6 +86,16 @@ pub(crate) mod tests {
         }
 
         #[test]
+        fn no_bytes_make_the_reader_panic(body in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = decode(&body);
+            let mut sealed = encode(&Contents::default());
+            sealed.truncate(sealed.len() - 4);
+            sealed.extend_from_slice(&body);
+            seal(&mut sealed, 0);
+            let _ = decode(&sealed);
+        }
+
+        #[test]
         fn a_flipped_bit_is_noticed(contents in contents(), at in any::<prop::sample::Index>(), bit in 0..8u8) {
             let mut bytes = encode(&contents);
             let at = at.index(bytes.len());

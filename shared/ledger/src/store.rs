@@ -30,6 +30,11 @@ pub(crate) struct Store {
     fault: Option<String>,
 }
 
+/// Holds a byte for each attempt to read the sled in `dir` that has not come to an end.
+pub(crate) fn attempts_path(dir: &Path) -> PathBuf {
+    dir.with_extension("attempts")
+}
+
 /// What was found in sled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -56,7 +61,7 @@ impl Store {
             retry_at: None,
             fault: None,
         };
-        let marker = dir.with_extension("attempts");
+        let marker = attempts_path(dir);
         let attempts = std::fs::read(&marker).map_or(0, |m| m.len());
         if attempts >= MAX_ATTEMPTS {
             return (store, Found::Damaged(format!("{attempts} attempts to read it did not come to an end")));

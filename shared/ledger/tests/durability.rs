@@ -162,7 +162,7 @@ fn survives(dir: &Path, before: &State, damage: impl FnOnce(&Path)) -> Opened {
     damage(work.path());
     let (mut ledger, opened) = open(work.path());
     assert_eq!(&state(&ledger), before, "{opened:?}");
-    assert_eq!(opened.damage.is_empty(), opened.quarantined.is_none());
+    assert!(opened.quarantined.is_none() || !opened.damage.is_empty());
     assert_eq!(opened.generation, ledger.generation());
     ledger.commit(&[put("after", "1")]).unwrap();
     drop(ledger);
@@ -349,4 +349,44 @@ fn damaged_folders_do_not_pile_up() {
         .unwrap()
         .filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().contains(".bad-"));
     assert_eq!(bad.count(), 3);
+}
+
+#[test]
+fn a_store_that_ends_every_process_that_reads_it_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = sample(dir.path());
+    let opened =
+        survives(dir.path(), &before, |work| fs::write(work.join("store/sled.attempts"), "...").unwrap());
+    assert_eq!(opened.damage.iter().map(|d| d.witness).collect::<Vec<_>>(), [Witness::Sled]);
+    // A process that was killed while it opened the store has done no harm.
+    let opened =
+        survives(dir.path(), &before, |work| fs::write(work.join("store/sled.attempts"), ".").unwrap());
+    assert_eq!(opened.damage, []);
+}
+
+#[test]
+fn wherever_a_cut_or_a_rebuilding_stops_the_next_opening_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = sample(dir.path());
+    let store = |work: &Path| work.join("store");
+    type Stop<'a> = &'a dyn Fn(&Path);
+    let stops: [(&str, Stop<'_>); 4] = [
+        ("a draft of a file", &|work| fs::write(store(work).join("snapshot-999.new"), "half").unwrap()),
+        ("rebuilt in part", &|work| copy(&store(work).join("sled"), &work.join("store.new/sled"))),
+        ("put aside, not yet replaced", &|work| fs::rename(store(work), work.join("store.new")).unwrap()),
+        ("a new snapshot, the old journal", &|work| {
+            let newest = (newest(work, "journal-"), fs::read(newest(work, "journal-")).unwrap());
+            let (mut ledger, _) =
+                Ledger::open(work, Options { journal_limit: 0, ..Options::default() }).unwrap();
+            ledger.flush().unwrap();
+            let generation = ledger.generation();
+            drop(ledger);
+            fs::remove_file(store(work).join(format!("journal-{generation}"))).unwrap();
+            fs::write(newest.0, newest.1).unwrap();
+        }),
+    ];
+    for (what, stop) in stops {
+        let opened = survives(dir.path(), &before, stop);
+        assert_eq!(opened.damage, [], "{what}");
+    }
 }

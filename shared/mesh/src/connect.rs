@@ -16,10 +16,10 @@ pub fn socket_path(run_dir: &Path, service: &str) -> PathBuf {
 /// Give every call a deadline of its own: a peer that is stopped, not gone, answers nothing.
 pub fn connect(run_dir: &Path, service: &str) -> Channel {
     let path = socket_path(run_dir, service);
-    Endpoint::from_static("http://mesh.local").connect_timeout(Duration::from_secs(1)).connect_with_connector_lazy(
-        service_fn(move |_: Uri| {
+    Endpoint::from_static("http://mesh.local")
+        .connect_timeout(Duration::from_secs(1))
+        .connect_with_connector_lazy(service_fn(move |_: Uri| {
             let path = path.clone();
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        }),
-    )
+        }))
 }

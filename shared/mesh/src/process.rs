@@ -27,7 +27,10 @@ where
     F: Future<Output = Result<(), Fault>>,
 {
     let matches = Cli::command().name(service).version(version).get_matches();
-    match Cli::from_arg_matches(&matches).map_err(Fault::from).and_then(|cli| started(service, version, &cli, body)) {
+    match Cli::from_arg_matches(&matches)
+        .map_err(Fault::from)
+        .and_then(|cli| started(service, version, &cli, body))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(fault) => {
             // Standard error is the last resort: if it is closed, the exit code still speaks.

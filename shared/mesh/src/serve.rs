@@ -36,9 +36,9 @@ impl Bound {
         let (stopping, stopped) = watch::channel(false);
         let mut tasks = vec![tokio::spawn(accept(listener, everything, stopped.clone()))];
         if let Some(address) = mesh.http_listen {
-            let listener = tokio::net::TcpListener::bind(address)
-                .await
-                .map_err(|e| io::Error::new(e.kind(), format!("cannot listen on common.http_listen {address}: {e}")))?;
+            let listener = tokio::net::TcpListener::bind(address).await.map_err(|e| {
+                io::Error::new(e.kind(), format!("cannot listen on common.http_listen {address}: {e}"))
+            })?;
             tasks.push(tokio::spawn(accept(listener, web, stopped)));
         }
         tracing::info!(service = mesh.service, version = mesh.version, "serving");

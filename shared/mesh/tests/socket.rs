@@ -44,7 +44,10 @@ async fn one_socket_answers_grpc_and_http() {
 
     assert!(get(dir.path(), "/livez").await.starts_with("HTTP/1.1 200"));
     let text = get(dir.path(), "/readyz?verbose").await;
-    assert!(text.starts_with("HTTP/1.1 503") && text.contains("[pending] runtime: start the runtime"), "{text}");
+    assert!(
+        text.starts_with("HTTP/1.1 503") && text.contains("[pending] runtime: start the runtime"),
+        "{text}"
+    );
     drop(waiting);
     assert!(get(dir.path(), "/readyz").await.starts_with("HTTP/1.1 200"));
     assert!(get(dir.path(), "/metrics").await.contains("# EOF"));

@@ -117,9 +117,10 @@ fn from_environment(
 /// A YAML document that holds `value` (itself YAML, else taken as text) at `path`.
 fn nested(path: &[String], value: &str) -> String {
     let leaf = serde_yaml_ng::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
-    let tree = path.iter().rev().fold(leaf, |inner, key| {
-        Value::Mapping(Mapping::from_iter([(Value::String(key.clone()), inner)]))
-    });
+    let tree = path
+        .iter()
+        .rev()
+        .fold(leaf, |inner, key| Value::Mapping(Mapping::from_iter([(Value::String(key.clone()), inner)])));
     serde_yaml_ng::to_string(&tree).unwrap_or_default()
 }
 
@@ -170,7 +171,8 @@ mod tests {
 
     #[test]
     fn common_environment_reaches_every_service_and_foreign_variables_none() {
-        let environment = env(&[("OXALYST_RUN_DIR", "/x"), ("OXALYST_REPORTER_NOPE", "1"), ("OXALYST_VECTORS", "y")]);
+        let environment =
+            env(&[("OXALYST_RUN_DIR", "/x"), ("OXALYST_REPORTER_NOPE", "1"), ("OXALYST_VECTORS", "y")]);
         let got: Sample = load("orm", &Cli::default(), environment).unwrap();
         assert_eq!(got.common.run_dir, PathBuf::from("/x"));
     }
@@ -179,8 +181,9 @@ mod tests {
     fn an_unknown_key_is_named_in_every_layer() {
         let (_file, cli) = file("perod_ms: 1\n");
         let by_file = load::<Sample>("orm", &cli, env(&[])).unwrap_err().to_string();
-        let by_env =
-            load::<Sample>("orm", &Cli::default(), env(&[("OXALYST_ORM_PEROD_MS", "1")])).unwrap_err().to_string();
+        let by_env = load::<Sample>("orm", &Cli::default(), env(&[("OXALYST_ORM_PEROD_MS", "1")]))
+            .unwrap_err()
+            .to_string();
         let set = Cli { set: vec!["common.perod_ms=1".to_owned()], ..Cli::default() };
         let by_flag = load::<Sample>("orm", &set, env(&[])).unwrap_err().to_string();
         for text in [by_file, by_env, by_flag] {

@@ -23,7 +23,9 @@ pub struct Guard {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `common.log` is no filter.
-    #[error("common.log {given:?} is not a log filter: {what}: write a level such as info, or warn,orm=debug")]
+    #[error(
+        "common.log {given:?} is not a log filter: {what}: write a level such as info, or warn,orm=debug"
+    )]
     Filter {
         /// As given.
         given: String,
@@ -55,7 +57,9 @@ pub fn init(service: &'static str, settings: &Common) -> Result<Guard, Error> {
     let traces = settings.otlp_endpoint.as_deref().map(|url| traces::provider(service, url)).transpose()?;
     let spans = traces.as_ref().map(traces::layer);
     let lines: Box<dyn Layer<Subscriber> + Send + Sync> = match settings.log_format {
-        LogFormat::Text => tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false).boxed(),
+        LogFormat::Text => {
+            tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false).boxed()
+        }
         LogFormat::Json => tracing_subscriber::fmt::layer().with_writer(std::io::stderr).json().boxed(),
     };
     tracing_subscriber::registry()

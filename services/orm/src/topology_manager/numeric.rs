@@ -41,8 +41,18 @@ struct Level<'a> {
     /// Resources before this one that it is aligned with.
     partners: Vec<usize>,
     is_aligned: bool,
-    /// Of a resource with partners: each hint's mask and place in `hints`, ascending.
-    by_mask: Vec<(Option<u64>, usize)>,
+    /// Of a resource with partners.
+    places: Places,
+}
+
+/// Where in a list each mask is: a chain of places a bucket.
+#[derive(Default)]
+struct Places {
+    /// The first place of each of 2^`bits` buckets.
+    first: Vec<Option<usize>>,
+    bits: u32,
+    /// The place after each place.
+    next: Vec<Option<usize>>,
 }
 
 /// What the resources from some level on can still contribute.
@@ -118,16 +128,22 @@ fn width(hint: &Packed) -> u32 {
 
 impl<'a> Level<'a> {
     fn new(hints: &'a [Packed]) -> Self {
-        Self { hints: hints.into(), partners: Vec::new(), is_aligned: false, by_mask: Vec::new() }
+        Self { hints: hints.into(), partners: Vec::new(), is_aligned: false, places: Places::default() }
     }
 
+    /// The hints that some hint of the other resource goes together with.
     fn going_with(&self, other: &Level<'_>) -> Cow<'a, [Packed]> {
-        let mut masks: Vec<u64> = other.hints.iter().filter_map(|hint| hint.mask).collect();
-        masks.sort_unstable();
+        let places = Places::of(&other.hints);
         let loose: Vec<&Packed> = other.hints.iter().filter(|hint| hint.mask.is_none()).collect();
+        let has_mask = loose.len() < other.hints.len();
         let has_partner = |hint: &&Packed| {
-            let equal = hint.mask.is_some_and(|mask| masks.binary_search(&mask).is_ok());
-            let any_mask = hint.mask.is_none() && hint.preferred && !masks.is_empty();
+            let equal = hint.mask.is_some_and(|mask| {
+                places
+                    .of_bucket(mask)
+                    .filter_map(|at| other.hints.get(at))
+                    .any(|hint| hint.mask == Some(mask))
+            });
+            let any_mask = hint.mask.is_none() && hint.preferred && has_mask;
             equal || any_mask || loose.iter().any(|other| go_together(hint, other))
         };
         self.hints.iter().filter(has_partner).copied().collect()
@@ -135,15 +151,56 @@ impl<'a> Level<'a> {
 
     fn index(&mut self) {
         if !self.partners.is_empty() {
-            self.by_mask = self.hints.iter().enumerate().map(|(at, hint)| (hint.mask, at)).collect();
-            self.by_mask.sort_unstable();
+            self.places = Places::of(&self.hints);
         }
     }
 
-    /// Places of the hints with this mask, ascending.
-    fn with_mask(&self, mask: Option<u64>) -> impl Iterator<Item = usize> {
-        let from = self.by_mask.partition_point(|(other, _)| *other < mask);
-        self.by_mask.iter().skip(from).take_while(move |(other, _)| *other == mask).map(|(_, at)| *at)
+    /// The hints with this mask or with none, in their order.
+    fn on(&self, mask: u64) -> Vec<&Packed> {
+        let same = self.places.of_bucket(mask);
+        let mut places: Vec<usize> = same.chain(self.places.without_mask()).collect();
+        places.sort_unstable();
+        places.dedup();
+        places
+            .into_iter()
+            .filter_map(|at| self.hints.get(at))
+            .filter(|hint| hint.mask.is_none_or(|other| other == mask))
+            .collect()
+    }
+}
+
+// === impl Places ===
+
+impl Places {
+    fn of(hints: &[Packed]) -> Self {
+        let bits = hints.len().next_power_of_two().trailing_zeros().max(1);
+        let mut places = Self { first: vec![None; 1 << bits], bits, next: vec![None; hints.len()] };
+        for (at, hint) in hints.iter().enumerate().rev() {
+            let bucket = places.bucket(hint.mask);
+            let (Some(first), Some(next)) = (places.first.get_mut(bucket), places.next.get_mut(at)) else {
+                continue;
+            };
+            *next = first.replace(at);
+        }
+        places
+    }
+
+    /// Hints without a mask are filed with the empty mask.
+    fn bucket(&self, mask: Option<u64>) -> usize {
+        // 2⁶⁴ divided by the golden ratio spreads neighbouring masks over the buckets.
+        let spread = mask.unwrap_or(0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        spread.checked_shr(u64::BITS - self.bits).unwrap_or(0) as usize
+    }
+
+    /// Places that may hold this mask, ascending.
+    fn of_bucket(&self, mask: u64) -> impl Iterator<Item = usize> {
+        let first = self.first.get(self.bucket(Some(mask))).copied().flatten();
+        std::iter::successors(first, |at| self.next.get(*at).copied().flatten())
+    }
+
+    /// Places that may hold no mask, ascending.
+    fn without_mask(&self) -> impl Iterator<Item = usize> {
+        self.of_bucket(0)
     }
 }
 
@@ -179,19 +236,8 @@ impl Walk<'_> {
         // A partner with a mask leaves only hints with the same mask or none.
         let equal = level.partners.iter().filter_map(|at| self.chosen.get(*at)?.mask).next();
         match equal {
-            Some(mask) => {
-                let mut places: Vec<usize> =
-                    level.with_mask(None).chain(level.with_mask(Some(mask))).collect();
-                places.sort_unstable();
-                for hint in places.into_iter().filter_map(|at| level.hints.get(at)) {
-                    self.choose(level, hint, reached);
-                }
-            }
-            None => {
-                for hint in level.hints.iter() {
-                    self.choose(level, hint, reached);
-                }
-            }
+            Some(mask) => level.on(mask).into_iter().for_each(|hint| self.choose(level, hint, reached)),
+            None => level.hints.iter().for_each(|hint| self.choose(level, hint, reached)),
         }
     }
 

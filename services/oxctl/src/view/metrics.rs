@@ -128,10 +128,11 @@ impl From<Sample> for SampleView {
     }
 }
 
-/// Bytes and counts are whole; all else has three decimals.
+/// Bytes and whole counts have no decimals (a load average is a count that is not whole); all else has three.
 fn number(value: f64, unit: &str) -> String {
     match unit {
-        "bytes" | "count" => format!("{value:.0}"),
+        "bytes" => format!("{value:.0}"),
+        "count" if value.fract() == 0.0 => format!("{value:.0}"),
         _ => format!("{value:.3}"),
     }
 }
@@ -182,5 +183,12 @@ mod tests {
             Sample { namespace: String::new(), pod: String::new(), ..sample("cpu_usage", "x", Some(1.0)) };
         let view = MetricsView::new(QueryReply { samples: vec![nameless], now_unix_ms: 1 });
         assert!(view.render(true).contains("\n0123456789abc  cpu_usage"), "{}", view.render(true));
+    }
+
+    #[test]
+    fn a_load_average_keeps_its_decimals() {
+        let shown = [(2.0, "count"), (0.25, "count"), (1.0, "cores"), (7.0, "bytes")]
+            .map(|(v, unit)| number(v, unit));
+        assert_eq!(shown, ["2", "0.250", "1.000", "7"]);
     }
 }

@@ -74,12 +74,42 @@ impl Entry<'_> {
 }
 
 /// The `key value` lines of a flat keyed file; lines without a value are passed over.
-pub fn entries(bytes: &[u8]) -> impl Iterator<Item = Entry<'_>> {
-    lines(bytes).filter_map(|(line, text)| {
-        let blank = text.iter().position(u8::is_ascii_whitespace)?;
-        let (key, value) = text.split_at_checked(blank)?;
-        Some(Entry { key, value: value.trim_ascii(), line, text })
-    })
+pub fn entries(bytes: &[u8]) -> Entries<'_> {
+    Entries { rest: bytes, line: 0 }
+}
+
+/// Iterator of [`entries`].
+///
+/// Written out by hand: `memory.stat` of every container is read in every pass, and this is most of what a pass costs
+/// beside the kernel's own work. Each byte is looked at once.
+#[derive(Debug, Clone)]
+pub struct Entries<'a> {
+    rest: &'a [u8],
+    line: usize,
+}
+
+// === impl Entries ===
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Entry<'a>;
+
+    fn next(&mut self) -> Option<Entry<'a>> {
+        while !self.rest.is_empty() {
+            self.line += 1;
+            let whole = self.rest;
+            let blank = whole.iter().position(|b| *b <= b' ').unwrap_or(whole.len());
+            let (key, after) = whole.split_at_checked(blank)?;
+            let length = after.iter().position(|b| *b == b'\n').unwrap_or(after.len());
+            let (value, rest) = after.split_at_checked(length)?;
+            self.rest = rest.get(1..).unwrap_or_default();
+            let value = value.trim_ascii();
+            if !key.is_empty() && !value.is_empty() {
+                let text = whole.get(..blank + length).unwrap_or(key);
+                return Some(Entry { key, value, line: self.line, text });
+            }
+        }
+        None
+    }
 }
 
 /// A file that holds one number.

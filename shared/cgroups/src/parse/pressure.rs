@@ -60,7 +60,8 @@ fn stall<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Stall> {
 /// "12.34" percent as 0.1234.
 fn ratio(value: &[u8]) -> Option<f64> {
     let percent: f64 = std::str::from_utf8(value).ok()?.parse().ok()?;
-    (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
+    // The kernel writes two decimals: rounding to them keeps 0.94 from becoming 0.00939….
+    (0.0..=100.0).contains(&percent).then(|| (percent * 100.0).round() / 10_000.0)
 }
 
 #[cfg(test)]

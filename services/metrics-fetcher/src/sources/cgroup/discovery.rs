@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use oxalyst_cgroups::{CgroupPath, Error, Found, Hierarchy, Listed, Stamp, walk};
 
@@ -27,6 +28,8 @@ pub(super) struct Place {
     pub(super) pod_uid: String,
     pub(super) device: u64,
     pub(super) inode: u64,
+    /// Where the file system tells it (kernfs does not, and uses no inode twice).
+    pub(super) born: Option<SystemTime>,
 }
 
 // === impl Discovery ===
@@ -87,6 +90,7 @@ pub(super) fn place_of(mount: &Path, path: &CgroupPath, container_id: &str, pod_
         pod_uid: pod_uid.to_owned(),
         device: metadata.dev(),
         inode: metadata.ino(),
+        born: metadata.created().ok(),
     })
 }
 

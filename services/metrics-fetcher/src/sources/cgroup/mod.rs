@@ -12,4 +12,4 @@ mod tracked;
 pub use descriptors::raise_file_limit;
 pub use floor::Floor;
 pub use pass::{Named, Pass, PassSettings};
-pub use reader::{Reader, Schedule};
+pub use reader::{Reader, Schedule, Wiring};

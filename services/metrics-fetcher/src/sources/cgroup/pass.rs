@@ -29,7 +29,8 @@ pub struct PassSettings {
     pub forget: Duration,
 }
 
-/// A container that somebody named, for cgroups that lie where no walk finds them.
+/// A container whose cgroup somebody told: it may lie where no walk finds it, or be called after something else than
+/// the container's id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// Where it lies.
@@ -50,8 +51,10 @@ pub struct Pass {
     unified: Option<bool>,
     discovery: Discovery,
     descriptors: Descriptors,
-    containers: BTreeMap<CgroupPath, Tracked>,
+    containers: BTreeMap<CgroupPath, (Place, Tracked)>,
     removed: Vec<Arc<Subject>>,
+    named: Vec<Named>,
+    /// Of the named ones those that no walk finds.
     extra: BTreeMap<CgroupPath, Place>,
     node: Tracked,
     buffer: Vec<u8>,
@@ -73,6 +76,7 @@ impl Pass {
             descriptors: Descriptors::within_limit(),
             containers: BTreeMap::new(),
             removed: Vec::new(),
+            named: Vec::new(),
             extra: BTreeMap::new(),
             node: Tracked::new(Scope::Node, nowhere, Id::default()),
             buffer: Vec::new(),
@@ -92,12 +96,13 @@ impl Pass {
         });
         let (failed_files, failure) = self.read_all(trouble.is_none());
         let finished = self.clock.now();
-        let live = |id: &str| self.containers.values().any(|t| t.subject.id.container_id == id);
+        let live = |id: &str| self.containers.values().any(|(_, t)| t.subject.id.container_id == id);
         let forget = self.settings.forget;
         self.removed.retain(|s| {
             s.removed.is_some_and(|since| finished.since(since) <= forget) && !live(&s.id.container_id)
         });
-        let containers = self.containers.values().map(|t| &t.subject).chain(&self.removed).cloned().collect();
+        let containers =
+            self.containers.values().map(|(_, t)| &t.subject).chain(&self.removed).cloned().collect();
         Snapshot {
             unified: self.unified,
             node: Arc::clone(&self.node.subject),
@@ -149,8 +154,9 @@ impl Pass {
         let extra: BTreeMap<_, _> = extra
             .filter_map(|n| Some((n.path.clone(), place_of(&mount, &n.path, &n.container_id, &n.pod_uid)?)))
             .collect();
-        if walked || extra != self.extra {
+        if walked || extra != self.extra || named != self.named {
             self.extra = extra;
+            self.named = named.to_vec();
             self.reconcile(&mount);
         }
         Ok(())
@@ -161,22 +167,25 @@ impl Pass {
         let now = self.clock.now();
         let mut places = self.discovery.places(mount);
         places.extend(self.extra.iter().map(|(path, place)| (path.clone(), place.clone())));
-        for (path, mut tracked) in std::mem::take(&mut self.containers) {
-            let same = places.get(&path).is_some_and(|place| {
-                (place.device, place.inode) == (tracked.identity.device, tracked.identity.inode)
-            });
-            if same {
-                self.containers.insert(path, tracked);
+        for Named { path, container_id, pod_uid } in &self.named {
+            if let Some(place) = places.get_mut(path) {
+                (place.container_id, place.pod_uid) = (container_id.clone(), pod_uid.clone());
+            }
+        }
+        for (path, (place, mut tracked)) in std::mem::take(&mut self.containers) {
+            if places.get(&path) == Some(&place) {
+                self.containers.insert(path, (place, tracked));
             } else {
                 tracked.close(&mut self.descriptors);
                 self.removed.push(removed(&tracked, now));
             }
         }
-        for (path, Place { container_id, pod_uid, device, inode }) in places {
+        for (path, place) in places {
             let cgroup = path.to_string();
             self.containers.entry(path).or_insert_with(|| {
-                let identity = Identity { device, inode, first_seen: now };
-                Tracked::new(Scope::Container, identity, Id { container_id, pod_uid, cgroup })
+                let identity = Identity { device: place.device, inode: place.inode, first_seen: now };
+                let (container_id, pod_uid) = (place.container_id.clone(), place.pod_uid.clone());
+                (place, Tracked::new(Scope::Container, identity, Id { container_id, pod_uid, cgroup }))
             });
         }
     }
@@ -201,7 +210,7 @@ impl Pass {
         self.node.collect(&mut context, |file| root.join(file.of_node().unwrap_or_default()));
         let mut vanished = Vec::new();
         if let Some(hierarchy) = self.hierarchy.as_ref().filter(|_| tree) {
-            for (cgroup, tracked) in &mut self.containers {
+            for (cgroup, (_, tracked)) in &mut self.containers {
                 let gone = tracked.collect(&mut context, |file| path_of(hierarchy, cgroup, file));
                 if gone {
                     vanished.push(cgroup.clone());
@@ -222,7 +231,7 @@ impl Pass {
             if cgroup.under(mount).is_dir() {
                 continue;
             }
-            if let Some(mut tracked) = self.containers.remove(cgroup) {
+            if let Some((_, mut tracked)) = self.containers.remove(cgroup) {
                 tracked.close(&mut self.descriptors);
                 self.removed.push(removed(&tracked, now));
             }
@@ -231,7 +240,7 @@ impl Pass {
 
     /// Closes everything that is open on a tree that is no more; what was read stays.
     fn drop_tree(&mut self) {
-        for tracked in self.containers.values_mut() {
+        for (_, tracked) in self.containers.values_mut() {
             tracked.close(&mut self.descriptors);
         }
         self.node.close(&mut self.descriptors);

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use oxalyst_mesh::Condition;
+use oxalyst_mesh::{Condition, Facts};
 use tokio::sync::oneshot;
 
 use super::Pass;
@@ -23,17 +23,30 @@ pub struct Schedule {
     pub deadline: Duration,
 }
 
+/// What a [`Reader`] is connected to.
+#[derive(Debug)]
+pub struct Wiring {
+    /// Where snapshots go.
+    pub store: Arc<Store>,
+    /// Who names containers.
+    pub names: Arc<Directory>,
+    /// The present moment.
+    pub clock: Arc<dyn Clock>,
+    /// Where passes are counted.
+    pub metrics: PassMetrics,
+    /// What an operator is told: the version of cgroups and the number of containers.
+    pub facts: Facts,
+    /// Fulfilled by the first pass that finds a cgroup tree.
+    pub first_pass: Option<Condition>,
+}
+
 /// Makes a pass every period and publishes what it finds. At most one pass is under way.
 #[derive(Debug)]
 pub struct Reader {
     schedule: Schedule,
-    store: Arc<Store>,
-    names: Arc<Directory>,
-    clock: Arc<dyn Clock>,
-    metrics: PassMetrics,
+    wiring: Wiring,
     thread: mpsc::Sender<Order>,
     under_way: Option<Now>,
-    first_pass: Option<Condition>,
     trouble: Option<Arc<str>>,
     failing: bool,
 }
@@ -51,50 +64,31 @@ struct Done(Result<Snapshot, oneshot::error::RecvError>);
 // === impl Reader ===
 
 impl Reader {
-    /// Gives `pass` a thread of its own. `first_pass` is fulfilled by the first pass that finds a cgroup tree.
+    /// Gives `pass` a thread of its own.
     ///
     /// A detached thread rather than the runtime's pool: a read that hangs must not keep the process from ending.
     ///
     /// # Errors
     /// What the system says if it has no thread left.
-    pub fn new(
-        pass: Pass,
-        schedule: Schedule,
-        store: Arc<Store>,
-        names: Arc<Directory>,
-        clock: Arc<dyn Clock>,
-        metrics: PassMetrics,
-        first_pass: Option<Condition>,
-    ) -> std::io::Result<Self> {
+    pub fn new(pass: Pass, schedule: Schedule, wiring: Wiring) -> std::io::Result<Self> {
         let (thread, orders) = mpsc::channel();
         std::thread::Builder::new().name("cgroup-pass".to_owned()).spawn(move || work(pass, &orders))?;
-        Ok(Self {
-            schedule,
-            store,
-            names,
-            clock,
-            metrics,
-            thread,
-            under_way: None,
-            first_pass,
-            trouble: None,
-            failing: false,
-        })
+        Ok(Self { schedule, wiring, thread, under_way: None, trouble: None, failing: false })
     }
 
     fn tick(&mut self, ctx: &mut Context<Self>) {
-        let now = self.clock.now();
+        let now = self.wiring.clock.now();
         if let Some(began) = self.under_way {
             let running = now.since(began);
             if running > self.schedule.deadline {
                 let what = "a pass is past its deadline: a read of a cgroup or proc file hangs";
                 self.told(Some(what.into()));
-                self.store.publish_trouble(what.into());
+                self.wiring.store.publish_trouble(what.into());
             }
             return;
         }
         let (reply, answer) = oneshot::channel();
-        if self.thread.send(Order { named: self.names.named(), reply }).is_err() {
+        if self.thread.send(Order { named: self.wiring.names.named(), reply }).is_err() {
             tracing::error!("the thread that reads cgroups ended");
             ctx.stop();
             return;
@@ -135,7 +129,13 @@ impl Handler<Done> for Reader {
             ctx.stop();
             return;
         };
-        self.metrics.observe(&snapshot.pass);
+        self.wiring.metrics.observe(&snapshot.pass);
+        self.wiring
+            .facts
+            .set("containers", snapshot.containers.iter().filter(|s| s.removed.is_none()).count());
+        if snapshot.unified.is_some() {
+            self.wiring.facts.set("cgroups", snapshot.cgroup_source());
+        }
         self.told(snapshot.pass.trouble.clone());
         let failing = snapshot.pass.failed_files > 0;
         if failing != self.failing {
@@ -150,11 +150,11 @@ impl Handler<Done> for Reader {
         }
         if snapshot.pass.trouble.is_none() {
             // Dropped, it is fulfilled for good: a tree lost later shows in qualities, not in readiness.
-            self.first_pass = None;
-        } else if let (Some(condition), Some(trouble)) = (&self.first_pass, &snapshot.pass.trouble) {
+            self.wiring.first_pass = None;
+        } else if let (Some(condition), Some(trouble)) = (&self.wiring.first_pass, &snapshot.pass.trouble) {
             condition.pending(&**trouble);
         }
-        self.store.publish(snapshot);
+        self.wiring.store.publish(snapshot);
     }
 }
 

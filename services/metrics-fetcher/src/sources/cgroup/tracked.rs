@@ -16,6 +16,9 @@ use crate::store::{Id, Subject};
 pub(super) struct Tracked {
     pub(super) identity: Identity,
     pub(super) subject: Arc<Subject>,
+    /// The one before: once no snapshot holds it any more its memory is used again. Giving it back to the allocator
+    /// and taking it anew costs page faults in every pass.
+    spare: Option<Arc<Subject>>,
     scope: Scope,
     slots: Vec<Slot>,
     /// As many as the scope has metrics; `None` for levels and for rates without a base.
@@ -35,10 +38,7 @@ pub(super) struct Context<'a> {
 }
 
 /// What one file gave.
-struct Outcome {
-    at: Now,
-    contents: Result<Contents, Absent>,
-}
+type Outcome = Result<Contents, Absent>;
 
 // === impl Tracked ===
 
@@ -51,6 +51,7 @@ impl Tracked {
         Self {
             identity,
             subject: Arc::new(Subject::unknown(scope, id)),
+            spare: None,
             scope,
             slots: (0..files).map(|_| Slot::Closed).collect(),
             counters: vec![None; catalogue::of(scope).len()],
@@ -71,21 +72,27 @@ impl Tracked {
             Scope::Container => &File::CONTAINER,
         };
         let mut gone = false;
+        // One reading of the clock serves all files of a subject: it stands before the first, which is the one of CPU
+        // time, so that rates are exact and no age is ever understated.
+        let at = context.clock.now();
         let mut outcomes: [Option<Outcome>; File::CONTAINER.len()] = std::array::from_fn(|_| None);
         for ((file, slot), outcome) in files.iter().zip(&mut self.slots).zip(&mut outcomes) {
             *outcome = read(*file, slot, context, &path, &self.subject.id, &mut gone);
         }
-        let metrics = catalogue::of(self.scope).iter();
-        let cells =
-            metrics.zip(&self.subject.cells).zip(&mut self.counters).map(|((metric, cell), counter)| {
-                let outcome = match metric.origin(context.unified) {
-                    Origin::Never(why) => return Cell::absent(Absent::Never(why)),
-                    Origin::From(file) => outcomes.get(file.slot()).and_then(Option::as_ref),
-                };
-                fill(metric, cell, counter, outcome, self.identity)
-            });
-        let cells = cells.collect();
-        self.subject = Arc::new(Subject { id: Arc::clone(&self.subject.id), cells, removed: None });
+        let mut next = self.spare.take().unwrap_or_else(|| Arc::clone(&self.subject));
+        // Copies only if some reader still holds the snapshot before the last.
+        let cells = &mut Arc::make_mut(&mut next).cells;
+        let metrics = catalogue::of(self.scope).iter().zip(&self.subject.cells);
+        for (((metric, cell), counter), next) in metrics.zip(&mut self.counters).zip(cells) {
+            *next = match metric.origin(context.unified) {
+                Origin::Never(why) => Cell::absent(Absent::Never(why)),
+                Origin::From(file) => {
+                    let outcome = outcomes.get(file.slot()).and_then(Option::as_ref);
+                    fill(metric, cell, counter, outcome, at, self.identity)
+                }
+            };
+        }
+        self.spare = Some(std::mem::replace(&mut self.subject, next));
         gone
     }
 }
@@ -98,7 +105,7 @@ fn read(
     id: &Id,
     gone: &mut bool,
 ) -> Option<Outcome> {
-    let (name, at) = (name_of(file, context.unified)?, context.clock.now());
+    let name = name_of(file, context.unified)?;
     let bytes = context.descriptors.read(slot, Path::new(name), || path(file), context.pass, context.buffer);
     let contents = match bytes {
         Ok(bytes) => file.parse(context.unified, bytes).map_err(|e| format!("{name}: {e}")),
@@ -114,7 +121,7 @@ fn read(
         context.failure.get_or_insert_with(|| Arc::clone(&what));
         Absent::Unreadable(what)
     });
-    Some(Outcome { at, contents })
+    Some(contents)
 }
 
 /// Name of a file in this version, for errors; `None` if there is no such file.
@@ -128,9 +135,10 @@ fn fill(
     cell: &Cell,
     base: &mut Option<Counter>,
     outcome: Option<&Outcome>,
+    at: Now,
     identity: Identity,
 ) -> Cell {
-    let Some(Outcome { at, contents }) = outcome else { return cell.after(Err(Absent::NotYet)) };
+    let Some(contents) = outcome else { return cell.after(Err(Absent::NotYet)) };
     let value = match contents.as_ref().map(metric.take) {
         Ok(Told::Value(value)) => value,
         Ok(Told::Unlimited) => return cell.after(Err(Absent::Unlimited)),
@@ -138,9 +146,9 @@ fn fill(
         Err(absent) => return cell.after(Err(absent.clone())),
     };
     if metric.kind == Kind::Level {
-        return cell.after(Ok(Reading { value, at: *at, interval: std::time::Duration::ZERO }));
+        return cell.after(Ok(Reading { value, at, interval: std::time::Duration::ZERO }));
     }
-    let counter = Counter { identity, value, at: *at };
+    let counter = Counter { identity, value, at };
     let rate = rate(base.as_ref(), &counter);
     if rate != Rate::TooClose {
         *base = Some(counter);
@@ -149,6 +157,6 @@ fn fill(
         Rate::First => cell.after(Err(Absent::FirstReading)),
         Rate::Reset => cell.after(Err(Absent::Reset)),
         Rate::TooClose => cell.clone(),
-        Rate::PerSecond { value, interval } => cell.after(Ok(Reading { value, at: *at, interval })),
+        Rate::PerSecond { value, interval } => cell.after(Ok(Reading { value, at, interval })),
     }
 }

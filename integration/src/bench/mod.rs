@@ -1,0 +1,40 @@
+//! What the budgets of `docs/architecture.md` measure, each figure beside its floor, which is taken in the same run and in turn
+//! with it so that noise hits both.
+
+mod commit;
+mod floor;
+mod hook;
+mod memory;
+mod metrics;
+mod resync;
+mod row;
+mod samples;
+mod scene;
+
+pub use row::{Row, table};
+
+use std::path::Path;
+
+/// Why something could not be measured.
+pub type Fault = Box<dyn std::error::Error>;
+
+/// Measures everything that exists; a budget that is missed is a row, what could not be measured is a fault. `note` hears what
+/// is at work.
+pub async fn run(folder: &Path, mut note: impl FnMut(&str)) -> (Vec<Row>, Vec<String>) {
+    let (mut rows, mut faults) = (Vec::new(), Vec::new());
+    let mut keep = |what: &str, outcome: Result<Vec<Row>, Fault>| match outcome {
+        Ok(measured) => rows.extend(measured),
+        Err(e) => faults.push(format!("{what}: {e}")),
+    };
+    note("commit: a durable commit against an append with fdatasync");
+    keep("commit", commit::measure(&folder.join("commit")));
+    note("hook-latency, memory-110, hook-frozen, resync: five services, 100 and 110 pods");
+    keep("hook-latency", hook::latency(&folder.join("w")).await);
+    note("hook-growth: 1,000 running containers beside 10");
+    keep("hook-growth", hook::growth(&folder.join("g")).await);
+    for containers in [100, 500] {
+        note(&format!("metrics-pass: {containers} containers"));
+        keep("metrics-pass", metrics::measure(&folder.join(format!("m{containers}")), containers).await);
+    }
+    (rows, faults)
+}

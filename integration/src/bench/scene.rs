@@ -1,0 +1,138 @@
+//! Five services on an imitated runtime with pods.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use oxalyst_mesh::NODE_SERVICES;
+use oxalyst_nri::api::Event;
+
+use super::Fault;
+use crate::imitation::{Imitation, MachineLayout, Setup};
+use crate::mesh::Mesh;
+use crate::runtime::{ContainerId, ContainerSpec, PodSpec, Runtime, SandboxId, poll_until};
+
+/// How long the services may take to settle.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A runtime, the mesh on it, and the pods that run all the time.
+#[derive(Debug)]
+pub(super) struct Scene {
+    pub(super) runtime: Imitation,
+    pub(super) mesh: Mesh,
+    pub(super) folder: PathBuf,
+    pub(super) running: Vec<(SandboxId, ContainerId)>,
+    made: usize,
+    /// Where the made-up machine lies: in memory where possible, for its files are no part of what is measured.
+    _machine: tempfile::TempDir,
+}
+
+// === impl Scene ===
+
+impl Scene {
+    /// 64 CPUs in four NUMA nodes, nothing runs.
+    pub(super) async fn start(folder: &Path) -> Result<Self, Fault> {
+        std::fs::create_dir_all(folder)?;
+        let setup = Setup { machine: MachineLayout::two_sockets(8), ..Setup::default() };
+        let machine = machine_folder()?;
+        let runtime = Imitation::start(machine.path(), setup).await?;
+        let mut mesh = Mesh::new(folder, &runtime)?;
+        mesh.start_all().await?;
+        let scene = Self {
+            runtime,
+            mesh,
+            folder: folder.to_owned(),
+            running: Vec::new(),
+            made: 0,
+            _machine: machine,
+        };
+        scene.connected().await?;
+        Ok(scene)
+    }
+
+    /// Waits for a synchronised plugin.
+    pub(super) async fn connected(&self) -> Result<(), Fault> {
+        poll_until(PATIENCE, async || {
+            if self.runtime.connected() == 1 { Ok(()) } else { Err("the gateway does not connect".into()) }
+        })
+        .await
+    }
+
+    /// Starts pods of one shared container until `count` run; every tenth asks for reclaimed CPUs.
+    pub(super) async fn fill(&mut self, count: usize) -> Result<(), Fault> {
+        while self.running.len() < count {
+            let level = if self.running.len() % 10 == 9 { "reclaimed_cores" } else { "shared_cores" };
+            let (sandbox, container) = self.create(level, 100).await?;
+            self.runtime.start_container(&container).await?;
+            self.running.push((sandbox, container));
+        }
+        Ok(())
+    }
+
+    /// A pod with one container that is created and not started.
+    pub(super) async fn create(
+        &mut self,
+        level: &str,
+        milli_cpu: u64,
+    ) -> Result<(SandboxId, ContainerId), Fault> {
+        self.made += 1;
+        let pod = PodSpec::new(&format!("pod-{}", self.made), level, milli_cpu);
+        let sandbox = self.runtime.run_pod(&pod).await?;
+        let container =
+            self.runtime.create_container(&sandbox, &ContainerSpec::new("main", milli_cpu)).await?;
+        Ok((sandbox, container))
+    }
+
+    /// Such a pod, and the time that the runtime waited in the two calls. It is removed again, and the pools have grown back.
+    pub(super) async fn hooks(&mut self, level: &str, milli_cpu: u64) -> Result<Duration, Fault> {
+        self.runtime.forget_observed();
+        let (sandbox, _) = self.create(level, milli_cpu).await?;
+        let took = self.runtime.observed(|o| {
+            let hooks = o.calls_of(Event::RunPodSandbox).chain(o.calls_of(Event::CreateContainer));
+            let (mut count, mut sum) = (0, Duration::ZERO);
+            for call in hooks {
+                if let Some(error) = &call.error {
+                    return Err(format!("{:?}: {error}", call.event));
+                }
+                count += 1;
+                sum += call.took;
+            }
+            if count == 2 { Ok(sum) } else { Err(format!("{count} calls were seen, 2 expected")) }
+        })?;
+        self.runtime.remove_pod(&sandbox).await?;
+        if level == "dedicated_cores"
+            && let Some((_, last)) = self.running.last().cloned()
+        {
+            let online = self.runtime.online_cpus();
+            poll_until(PATIENCE, async || match self.runtime.cpus_allowed(&last).await {
+                Ok(now) if now == online => Ok(()),
+                Ok(now) => Err(format!("a pool has not grown back: {now}").into()),
+                Err(e) => Err(Fault::from(e)),
+            })
+            .await?;
+        }
+        Ok(took)
+    }
+
+    /// Names and process ids of the services.
+    pub(super) fn pids(&mut self) -> Result<Vec<(&'static str, u32)>, Fault> {
+        let pids = NODE_SERVICES.into_iter().map(|service| {
+            let pid = self.mesh.pid(service);
+            pid.map(|pid| (service, pid)).ok_or_else(|| Fault::from(format!("{service} does not run")))
+        });
+        pids.collect()
+    }
+
+    /// Ends all of it.
+    pub(super) async fn end(mut self) -> Result<(), Fault> {
+        self.mesh.stop().await?;
+        self.runtime.remove().await?;
+        std::fs::remove_dir_all(&self.folder)?;
+        Ok(())
+    }
+}
+
+/// A folder for a made-up machine.
+pub(super) fn machine_folder() -> std::io::Result<tempfile::TempDir> {
+    let in_memory = tempfile::Builder::new().prefix("oxalyst-").tempdir_in("/dev/shm");
+    in_memory.or_else(|_| tempfile::Builder::new().prefix("oxalyst-").tempdir())
+}

@@ -1,0 +1,169 @@
+//! `make run`: the whole mesh on this machine with a few pods, until Ctrl-C (or for DEMO_SECONDS); leaves nothing behind.
+//!
+//! As root it starts a containerd of its own with NRI; elsewhere the imitated runtime takes its place, and it says so.
+#![allow(clippy::print_stdout, reason = "a program for people")]
+
+use std::error::Error;
+use std::future::Future;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use integration::containerd::Containerd;
+use integration::imitation::{Imitation, Setup};
+use integration::mesh::Mesh;
+use integration::runtime::{
+    ContainerId, ContainerSpec, PodSpec, Runtime, RuntimeError, Workload, poll_until,
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            println!("\nmake run: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Outcome {
+    let stop = asked_to_stop()?;
+    let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir()?;
+    let outcome = match Containerd::try_start(folder.path()).await {
+        Ok(mut runtime) => {
+            println!("A containerd of our own in {}: {}", folder.path().display(), runtime.describe());
+            let shown = show(&mut runtime, folder.path(), stop).await;
+            let removed = runtime.remove().await;
+            shown.and(removed.map_err(Into::into))
+        }
+        Err(reason) => {
+            println!(
+                "No real containerd here ({reason}): the runtime, its containers and the machine are IMITATED."
+            );
+            let mut runtime = Imitation::start(folder.path(), Setup::default()).await?;
+            show(&mut runtime, folder.path(), stop).await
+        }
+    };
+    folder.close()?;
+    if outcome.is_ok() {
+        println!("All pods, processes, mounts, cgroups and files of this run are gone.");
+    }
+    outcome
+}
+
+/// Services, pods, what they look like, until Ctrl-C or DEMO_SECONDS later; then the services are stopped.
+async fn show<R: Runtime>(runtime: &mut R, folder: &Path, stop: impl Future<Output = ()>) -> Outcome {
+    let mut mesh = Mesh::new(folder, runtime)?;
+    let mut stop = std::pin::pin!(stop);
+    let shown = tokio::select! {
+        () = &mut stop => Ok(()),
+        shown = async {
+            story(runtime, &mut mesh).await?;
+            linger().await;
+            Ok(())
+        } => shown,
+    };
+    println!("\nEnding.");
+    for sandbox in runtime.sandboxes().await? {
+        runtime.remove_pod(&sandbox).await?;
+    }
+    mesh.stop().await?;
+    shown
+}
+
+async fn story<R: Runtime>(runtime: &mut R, mesh: &mut Mesh) -> Outcome {
+    mesh.set("metrics-fetcher", "period_ms=1000");
+    mesh.start_all().await?;
+    println!("\n$ oxctl status\n{}", mesh.oxctl(&["status"])?);
+    println!("$ oxctl topology\n{}", mesh.oxctl(&["topology"])?);
+
+    let mut pods = Vec::new();
+    for (name, level, milli_cpu, workload) in [
+        ("web", "shared_cores", 500, Workload::Sleep),
+        ("api", "shared_cores", 500, Workload::Busy),
+        ("batch", "reclaimed_cores", 100, Workload::Sleep),
+    ] {
+        pods.push((name, level, start(runtime, name, level, milli_cpu, workload).await?));
+    }
+    println!("Two shared pods and a reclaimed one run. The kernel says:");
+    kernel(runtime, &pods).await?;
+
+    println!("\nA dedicated pod of one CPU starts; the others give that CPU up.");
+    match start(runtime, "db", "dedicated_cores", 1000, Workload::Busy).await {
+        Ok(id) => {
+            pods.push(("db", "dedicated_cores", id.clone()));
+            println!("Its first instruction ran on {}. The kernel says:", runtime.first_cpus(&id).await?);
+        }
+        Err(RuntimeError::Refused { message, .. }) => println!("It was refused: {message}\nThe kernel says:"),
+        Err(other) => return Err(other.into()),
+    }
+    kernel(runtime, &pods).await?;
+
+    let too_many = PodSpec::new("huge", "dedicated_cores", 1_000_000);
+    match runtime.run_pod(&too_many).await {
+        Err(RuntimeError::Refused { message, .. }) => println!("\nA pod of 1000 CPUs is refused: {message}"),
+        Err(other) => return Err(other.into()),
+        Ok(_) => println!("\nA pod of 1000 CPUs was taken: this must be a large machine."),
+    }
+
+    println!("\n$ oxctl pods -o wide\n{}", mesh.oxctl(&["pods", "-o", "wide"])?);
+    println!("$ oxctl pools\n{}", mesh.oxctl(&["pools"])?);
+    let metrics = ["metrics", "--scope", "container", "cpu.usage.container", "mem.usage.container"];
+    // A rate needs two readings of a new container.
+    let measured = poll_until(Duration::from_secs(15), async || match mesh.oxctl(&metrics) {
+        Ok(table) if table.contains("main") && !table.contains("missing") => Ok(table),
+        Ok(table) => Err(table),
+        Err(e) => Err(e.to_string()),
+    });
+    println!("$ oxctl {}\n{}", metrics.join(" "), measured.await.unwrap_or_else(|last| last));
+    println!("The node's object for the cluster: {}", mesh.report().display());
+    println!("To look around:  export OXALYST_RUN_DIR={}", mesh.run_dir().display());
+    println!("                 {} pods -o wide", Mesh::binaries()?.join("oxctl").display());
+    println!("Ctrl-C ends it.");
+    Ok(())
+}
+
+async fn start<R: Runtime>(
+    runtime: &mut R,
+    name: &str,
+    level: &str,
+    milli_cpu: u64,
+    workload: Workload,
+) -> Result<ContainerId, RuntimeError> {
+    let sandbox = runtime.run_pod(&PodSpec::new(name, level, milli_cpu)).await?;
+    let container = ContainerSpec::new("main", milli_cpu).running(workload);
+    let container = runtime.create_container(&sandbox, &container).await?;
+    runtime.start_container(&container).await?;
+    Ok(container)
+}
+
+async fn kernel<R: Runtime>(runtime: &mut R, pods: &[(&str, &str, ContainerId)]) -> Outcome {
+    for (name, level, container) in pods {
+        println!("  {name:8} {level:16} Cpus_allowed_list: {}", runtime.cpus_allowed(container).await?);
+    }
+    Ok(())
+}
+
+/// Ctrl-C or SIGTERM.
+fn asked_to_stop() -> std::io::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// For DEMO_SECONDS, or for ever.
+async fn linger() {
+    match std::env::var("DEMO_SECONDS").ok().and_then(|text| text.parse().ok()) {
+        Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+        None => std::future::pending().await,
+    }
+}

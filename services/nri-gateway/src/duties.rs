@@ -1,0 +1,143 @@
+//! What the orm has to be told in any case, one thing after another: releases, and the whole list.
+//!
+//! One task does both, so that a list taken before a release cannot reach the orm after it and take the pod in again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Addr;
+use oxalyst_backoff::Backoff;
+use oxalyst_proto::orm::v1::{ReconcileRequest, ReleasePodRequest};
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::metrics::Metrics;
+use crate::orm::{Orm, OrmError};
+use crate::roster::{Roster, Runs};
+
+/// Releases that may wait. What does not fit is found by the orm, which frees pods that are no longer listed.
+const WAITING: usize = 4096;
+
+/// For one call. Nobody waits for these.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Where duties are left. Never waits.
+#[derive(Clone, Debug)]
+pub struct Duties {
+    releases: mpsc::Sender<ReleasePodRequest>,
+    reconcile: Arc<Notify>,
+}
+
+/// The task's end.
+#[derive(Debug)]
+pub struct DutiesOutlet {
+    releases: mpsc::Receiver<ReleasePodRequest>,
+    reconcile: Arc<Notify>,
+}
+
+/// Both ends.
+pub fn duties() -> (Duties, DutiesOutlet) {
+    let (tell, releases) = mpsc::channel(WAITING);
+    let reconcile = Arc::<Notify>::default();
+    (Duties { releases: tell, reconcile: reconcile.clone() }, DutiesOutlet { releases, reconcile })
+}
+
+// === impl Duties ===
+
+impl Duties {
+    /// The sandbox stopped or was removed.
+    pub fn release(&self, pod_uid: String, sandbox_id: String) {
+        if self.releases.try_send(ReleasePodRequest { pod_uid, sandbox_id }).is_err() {
+            tracing::warn!(
+                "too many releases wait: the orm frees these pods when they have been absent for its grace time"
+            );
+        }
+    }
+
+    /// The orm has to hear the whole list.
+    pub fn reconcile(&self) {
+        self.reconcile.notify_one();
+    }
+}
+
+/// Does the duties for ever.
+pub async fn perform(
+    mut outlet: DutiesOutlet,
+    orm: Orm,
+    roster: Addr<Roster>,
+    synchronised: watch::Receiver<bool>,
+    metrics: Metrics,
+) {
+    let mut streaming = orm.streaming();
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
+    let mut waiting: VecDeque<ReleasePodRequest> = VecDeque::new();
+    let mut list_is_due = false;
+    loop {
+        let delay = backoff.next_delay();
+        let idle = waiting.is_empty() && !list_is_due;
+        if idle {
+            backoff.reset();
+        }
+        tokio::select! {
+            release = outlet.releases.recv() => match release {
+                Some(release) => queue(&mut waiting, release),
+                None => return,
+            },
+            () = outlet.reconcile.notified() => list_is_due = true,
+            up = streaming.changed() => match up {
+                // An orm that came back has not seen what happened meanwhile.
+                Ok(()) => list_is_due |= *streaming.borrow_and_update(),
+                Err(_) => return,
+            },
+            () = tokio::time::sleep(delay), if !idle => {}
+        }
+        while let Ok(release) = outlet.releases.try_recv() {
+            queue(&mut waiting, release);
+        }
+        if let Err(e) = release_all(&orm, &mut waiting).await {
+            tracing::debug!(error = %e, waiting = waiting.len(), "releases wait");
+        } else if list_is_due && *synchronised.borrow() {
+            list_is_due = reconcile(&orm, &roster).await.is_err();
+        } else {
+            // Without a session nobody knows what runs; the next synchronisation tells.
+            list_is_due = false;
+        }
+        metrics.releases_waiting.set(i64::try_from(waiting.len()).unwrap_or(i64::MAX));
+    }
+}
+
+fn queue(waiting: &mut VecDeque<ReleasePodRequest>, release: ReleasePodRequest) {
+    if waiting.len() < WAITING && !waiting.contains(&release) {
+        waiting.push_back(release);
+    }
+}
+
+async fn release_all(orm: &Orm, waiting: &mut VecDeque<ReleasePodRequest>) -> Result<(), OrmError> {
+    while let Some(next) = waiting.front() {
+        let reply = orm.release(next.clone(), DEADLINE).await?;
+        if reply.released {
+            tracing::info!(pod = %next.pod_uid, generation = reply.generation, "released");
+        }
+        waiting.pop_front();
+    }
+    Ok(())
+}
+
+/// Tells the orm everything that runs and takes up what it answers.
+///
+/// # Errors
+/// [`OrmError`], and then it is still due.
+pub async fn reconcile(orm: &Orm, roster: &Addr<Roster>) -> Result<(), OrmError> {
+    let Ok(runs) = roster.send(Runs { with_stopped: false }).await else { return Ok(()) };
+    let request = ReconcileRequest { sandboxes: runs.sandboxes, containers: runs.containers };
+    let reply = orm.reconcile(request, DEADLINE).await?;
+    if !reply.adopted_pod_uids.is_empty() || !reply.freed_pod_uids.is_empty() {
+        tracing::info!(
+            adopted = reply.adopted_pod_uids.len(),
+            freed = reply.freed_pod_uids.len(),
+            generation = reply.generation,
+            "the orm took in and freed pods"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,361 @@
+//! Answers the runtime's calls. A handler asks the orm with a deadline, the roster, and the kernel's files with a deadline; it
+//! has no means to call the runtime, which holds its lock meanwhile.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use actix::Addr;
+use oxalyst_nri::api::{
+    ConfigureRequest, ConfigureResponse, CreateContainerRequest, CreateContainerResponse, Event, PodSandbox,
+    StopContainerRequest, StopContainerResponse, UpdateContainerRequest, UpdateContainerResponse,
+};
+use oxalyst_nri::events::mask_for;
+use oxalyst_nri::plugin::{Happened, Plugin};
+use oxalyst_nri::sync_chunks::Inventory;
+use oxalyst_nri::{Code, Status, api};
+use oxalyst_proto::orm::v1::{AdmitReply, Refusal, admit_reply};
+use oxalyst_proto::runtime::v1::{Container, Sandbox};
+use tokio::sync::watch;
+
+use crate::duties::{Duties, reconcile};
+use crate::kernel::Kernel;
+use crate::mender::Nudge;
+use crate::metrics::Metrics;
+use crate::orm::{Orm, OrmError};
+use crate::pinning::Change;
+use crate::placements::Cpuset;
+use crate::policy;
+use crate::roster::{
+    Applied, CheckStart, Create, Moved, Observed, Phase, PutSandbox, RemoveContainer, RemoveSandbox, Replace,
+    Resynchronise, Roster, Seen, Standing, StopSandbox, ToCheck, Wrote,
+};
+use crate::session::Synchronised;
+use crate::settings::Settings;
+use crate::translate;
+
+/// For the reconciliation within Synchronize; with the pass over the kernel's files it stays below the runtime's 2 s.
+const RECONCILE_DEADLINE: Duration = Duration::from_secs(1);
+
+/// For the pass over the kernel's files within Synchronize, and before a start.
+const LOOK_DEADLINE: Duration = Duration::from_millis(500);
+
+/// How long after a reply its updates are looked for in the kernel.
+const AFTER_REPLY: Duration = Duration::from_millis(250);
+
+/// What the hooks of every session share.
+#[derive(Clone, Debug)]
+pub struct HooksContext {
+    /// Deadline and policy.
+    pub settings: Arc<Settings>,
+    /// Decides.
+    pub orm: Orm,
+    /// Owns what runs.
+    pub roster: Addr<Roster>,
+    /// The kernel's files.
+    pub kernel: Kernel,
+    /// What the orm has to be told in any case.
+    pub duties: Duties,
+    /// Wakes the mender.
+    pub nudge: Nudge,
+    /// Counts.
+    pub metrics: Metrics,
+}
+
+/// The hooks of one session.
+#[derive(Debug)]
+pub struct Hooks {
+    context: HooksContext,
+    runtime: String,
+    synchronised: watch::Sender<Option<Synchronised>>,
+}
+
+// === impl Hooks ===
+
+impl Hooks {
+    /// For a session; `synchronised` hears of the end of Synchronize.
+    pub fn new(context: HooksContext, synchronised: watch::Sender<Option<Synchronised>>) -> Self {
+        Self { context, runtime: String::new(), synchronised }
+    }
+
+    async fn timed<T>(
+        &self,
+        method: &'static str,
+        answer: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        let since = Instant::now();
+        let outcome = answer.await;
+        self.context.metrics.hook(method, outcome.is_ok(), since);
+        outcome
+    }
+}
+
+impl Plugin for Hooks {
+    async fn configure(&mut self, request: ConfigureRequest) -> Result<ConfigureResponse, Status> {
+        self.runtime = format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned();
+        Ok(ConfigureResponse { events: mask_for(&request, &[]) })
+    }
+
+    async fn synchronize(&mut self, list: Inventory) -> Result<Vec<api::ContainerUpdate>, Status> {
+        let (changes, listed) = self.timed("Synchronize", self.context.synchronise(list)).await?;
+        self.synchronised.send_replace(Some(Synchronised {
+            runtime: self.runtime.clone(),
+            listed,
+            pinned: changes.len(),
+        }));
+        Ok(updates(&changes))
+    }
+
+    async fn create_container(
+        &mut self,
+        request: CreateContainerRequest,
+    ) -> Result<CreateContainerResponse, Status> {
+        let (Some(pod), Some(container)) = (request.pod, request.container) else {
+            return Err(incomplete("CreateContainer"));
+        };
+        let (sandbox, container) = (translate::sandbox(pod), translate::container(container));
+        self.timed("CreateContainer", self.context.create_container(sandbox, container)).await
+    }
+
+    async fn update_container(
+        &mut self,
+        request: UpdateContainerRequest,
+    ) -> Result<UpdateContainerResponse, Status> {
+        let Some(container) = request.container else { return Err(incomplete("UpdateContainer")) };
+        let update = self.timed("UpdateContainer", self.context.update_container(container.id)).await?;
+        Ok(UpdateContainerResponse { update, evict: Vec::new() })
+    }
+
+    async fn stop_container(
+        &mut self,
+        request: StopContainerRequest,
+    ) -> Result<StopContainerResponse, Status> {
+        let Some(container) = request.container else { return Err(incomplete("StopContainer")) };
+        // An exit frees nothing: a crash loop keeps its set.
+        let moved = Moved { container: translate::container(container), phase: Phase::Stopped };
+        self.timed("StopContainer", self.context.ask(moved)).await?;
+        Ok(StopContainerResponse::default())
+    }
+
+    async fn happened(&mut self, happened: Happened) -> Result<(), Status> {
+        let Happened { event, pod, container } = happened;
+        let context = &self.context;
+        let container = container.map(translate::container);
+        match (event, container) {
+            (Event::RunPodSandbox, _) => {
+                self.timed("RunPodSandbox", context.run_sandbox(translate::sandbox(pod))).await
+            }
+            (Event::StopPodSandbox, _) => self.timed("StopPodSandbox", context.stop_sandbox(pod)).await,
+            (Event::RemovePodSandbox, _) => self.timed("RemovePodSandbox", context.remove_sandbox(pod)).await,
+            (Event::PostCreateContainer, Some(container)) => {
+                context.ask(Moved { container, phase: Phase::Created }).await
+            }
+            (Event::StartContainer, Some(container)) => {
+                self.timed("StartContainer", context.start_container(container)).await
+            }
+            (Event::PostStartContainer, Some(container)) => {
+                context.ask(Moved { container, phase: Phase::Running }).await?;
+                context.nudge.now();
+                Ok(())
+            }
+            (Event::PostUpdateContainer, _) => {
+                context.nudge.now();
+                Ok(())
+            }
+            (Event::RemoveContainer, Some(container)) => {
+                context.ask(RemoveContainer(container.container_id)).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn shutdown(&mut self) {
+        tracing::info!("the container runtime ends the session");
+    }
+}
+
+// === impl HooksContext ===
+
+impl HooksContext {
+    /// Asks the roster, which answers at once unless the process is stopping.
+    async fn ask<M>(&self, message: M) -> Result<M::Result, Status>
+    where
+        M: actix::Message + Send + 'static,
+        M::Result: Send,
+        Roster: actix::Handler<M>,
+    {
+        self.roster.send(message).await.map_err(|_| Status::new(Code::Unavailable, "the gateway is stopping"))
+    }
+
+    async fn synchronise(&self, list: Inventory) -> Result<(Vec<Change>, (usize, usize)), Status> {
+        let sandboxes: Vec<_> = list.pods.into_iter().map(translate::sandbox).collect();
+        let containers: Vec<_> = list.containers.into_iter().map(translate::container).collect();
+        let listed = (sandboxes.len(), containers.len());
+        self.ask(Replace { sandboxes, containers }).await?;
+        match tokio::time::timeout(RECONCILE_DEADLINE, reconcile(&self.orm, &self.roster)).await {
+            Ok(Ok(())) => {}
+            // Due again as soon as the session counts as synchronised; the mender then brings what differs.
+            Ok(Err(e)) => tracing::warn!(reason = %e, "synchronised without the orm"),
+            Err(_) => tracing::warn!("synchronised without the orm: it did not reconcile in time"),
+        }
+        let due = self.ask(ToCheck { everything: true }).await?;
+        let seen = match self.kernel.read(due.checks, LOOK_DEADLINE).await {
+            Ok(look) => look.seen,
+            Err(e) => {
+                tracing::warn!(error = %e, "synchronised without the kernel's files");
+                Vec::new()
+            }
+        };
+        let changes = self.ask(Resynchronise(seen)).await?;
+        if !changes.is_empty() {
+            let ids: Vec<_> = changes.iter().map(|change| change.container_id.as_str()).collect();
+            tracing::info!(containers = ?ids, "updated in the answer to the synchronisation");
+        }
+        Ok((changes, listed))
+    }
+
+    async fn run_sandbox(&self, sandbox: Sandbox) -> Result<(), Status> {
+        let by_policy = match self.orm.admit_pod(sandbox.clone(), self.settings.hook_deadline()).await {
+            Ok(reply) => match refusal(&reply) {
+                Some(refused) if refused.reason != "expired" => return Err(refuse(&sandbox, refused)),
+                Some(_) => self.policy(&sandbox, &OrmError::Late(self.settings.hook_deadline()))?,
+                None => false,
+            },
+            Err(e) => self.policy(&sandbox, &e)?,
+        };
+        self.ask(PutSandbox { sandbox, by_policy }).await
+    }
+
+    async fn create_container(
+        &self,
+        sandbox: Sandbox,
+        container: Container,
+    ) -> Result<CreateContainerResponse, Status> {
+        let placements = self.orm.placements();
+        let decided = placements.load().cpuset(&sandbox.pod_uid);
+        let (cpuset, by_policy) = match decided {
+            Some(cpuset) => (Some(cpuset), false),
+            None => self.admit_container(&sandbox, &container).await?,
+        };
+        let told = container.resources.as_ref().and_then(|r| r.cpuset_cpus.as_deref());
+        if let (Some(told), Some(ours)) = (told, &cpuset)
+            && told != ours.cpus
+        {
+            tracing::info!(
+                container = %container.container_id, pod = %sandbox.name, told, ours = %ours.cpus,
+                "the kubelet or another plugin had set other CPUs"
+            );
+        }
+        let adjust = cpuset.as_ref().and_then(translate::adjustment);
+        let create = Create { container, pod_uid: sandbox.pod_uid, cpuset, by_policy };
+        let others = self.ask(create).await?;
+        if !others.is_empty() {
+            self.nudge.after(AFTER_REPLY);
+        }
+        Ok(CreateContainerResponse { adjust, update: updates(&others), evict: Vec::new() })
+    }
+
+    /// The pod's placement is not settled: the orm is asked for this container.
+    async fn admit_container(
+        &self,
+        sandbox: &Sandbox,
+        container: &Container,
+    ) -> Result<(Option<Cpuset>, bool), Status> {
+        let deadline = self.settings.hook_deadline();
+        let fault = match self.orm.admit_container(sandbox.clone(), container.clone(), deadline).await {
+            Ok(reply) => match refusal(&reply) {
+                Some(refused) if refused.reason != "expired" => return Err(refuse(sandbox, refused)),
+                Some(_) => OrmError::Late(deadline),
+                None => match self.orm.placements().load().cpuset(&sandbox.pod_uid) {
+                    Some(cpuset) => return Ok((Some(cpuset), false)),
+                    None => OrmError::Failed("it placed the container nowhere".to_owned()),
+                },
+            },
+            Err(e) => e,
+        };
+        self.policy(sandbox, &fault)?;
+        Ok((policy::place(&self.orm.placements().load()), true))
+    }
+
+    /// The answer without the orm: true if it may start.
+    fn policy(&self, sandbox: &Sandbox, fault: &OrmError) -> Result<bool, Status> {
+        self.metrics.by_policy(fault.reason());
+        if policy::refuses(self.settings.on_deadline, sandbox) {
+            let why = format!(
+                "oxalyst: {fault}, and on_deadline is closed: {}/{} is not started unplaced",
+                sandbox.namespace, sandbox.name
+            );
+            return Err(Status::new(Code::Unavailable, why));
+        }
+        tracing::warn!(pod = %sandbox.name, namespace = %sandbox.namespace, reason = %fault, "answered by policy");
+        Ok(true)
+    }
+
+    /// Our cpuset stands, whoever asks for another; the rest of the request passes.
+    async fn update_container(&self, id: String) -> Result<Vec<api::ContainerUpdate>, Status> {
+        let Some(cpuset) = self.ask(Standing(id.clone())).await? else { return Ok(Vec::new()) };
+        let answer = translate::update(&id, &cpuset, false);
+        self.ask(Applied(vec![Change { container_id: id, cpuset }])).await?;
+        Ok(answer.into_iter().collect())
+    }
+
+    /// Its cgroup exists and its program has not begun. An update that the runtime dropped is made good here.
+    async fn start_container(&self, container: Container) -> Result<(), Status> {
+        let id = container.container_id.clone();
+        self.ask(Moved { container, phase: Phase::Created }).await?;
+        let checks = self.ask(CheckStart(id.clone())).await?;
+        match self.kernel.correct(checks, Some(id.clone()), LOOK_DEADLINE).await {
+            Ok(look) => {
+                if !look.wrote.is_empty() {
+                    tracing::info!(starting = %id, containers = ?look.wrote, "the runtime had not applied their cpusets: written directly");
+                }
+                if let Some(fault) = look.fault {
+                    tracing::warn!(container = %id, %fault, "starts unchecked");
+                }
+                let seen = look.seen.into_iter().filter(|(_, seen)| matches!(seen, Seen::Files(_))).collect();
+                // What is left differing is the mender's work.
+                let _ = self.ask(Observed(seen)).await?;
+                self.ask(Wrote(look.wrote)).await?;
+            }
+            Err(e) => tracing::warn!(container = %id, error = %e, "starts unchecked"),
+        }
+        Ok(())
+    }
+
+    async fn stop_sandbox(&self, pod: PodSandbox) -> Result<(), Status> {
+        self.ask(StopSandbox(pod.id.clone())).await?;
+        self.duties.release(pod.uid, pod.id);
+        Ok(())
+    }
+
+    async fn remove_sandbox(&self, pod: PodSandbox) -> Result<(), Status> {
+        self.ask(RemoveSandbox(pod.id.clone())).await?;
+        self.duties.release(pod.uid, pod.id);
+        Ok(())
+    }
+}
+
+fn refusal(reply: &AdmitReply) -> Option<&Refusal> {
+    match &reply.outcome {
+        Some(admit_reply::Outcome::Refused(refused)) => Some(refused),
+        _ => None,
+    }
+}
+
+/// What the runtime, and through it the pod's events, are told.
+fn refuse(sandbox: &Sandbox, refused: &Refusal) -> Status {
+    tracing::info!(
+        pod = %sandbox.name, namespace = %sandbox.namespace, reason = %refused.reason, message = %refused.message,
+        "refused"
+    );
+    Status::new(Code::FailedPrecondition, format!("oxalyst: {}: {}", refused.reason, refused.message))
+}
+
+/// Updates of containers that the call is not about: none of them may fail it.
+fn updates(changes: &[Change]) -> Vec<api::ContainerUpdate> {
+    changes.iter().filter_map(|c| translate::update(&c.container_id, &c.cpuset, true)).collect()
+}
+
+fn incomplete(method: &str) -> Status {
+    Status::new(Code::InvalidArgument, format!("{method} without a pod or a container"))
+}

@@ -1,0 +1,172 @@
+//! Brings what runs to where it is to run, outside of any call of the runtime, and verifies it by reading the kernel's files.
+//!
+//! Lives as long as one synchronised session and alone holds the means to call the runtime.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Addr;
+use oxalyst_nri::CallError;
+use oxalyst_nri::plugin::RuntimeClient;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::duties::Duties;
+use crate::kernel::Kernel;
+use crate::metrics::Metrics;
+use crate::pinning::{Change, Corrections};
+use crate::roster::{Applied, Check, Observed, Roster, Seen, ToCheck};
+use crate::translate::update;
+
+/// Comparisons of everything after a synchronisation, then every period: the runtime dropped updates of containers that it was
+/// starting meanwhile.
+const EARLY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+
+/// Updates in one call.
+const BATCH: usize = 128;
+
+/// For a call of the runtime, which may have to wait for hooks of its own.
+const CALL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// For a pass over the kernel's files.
+const LOOK_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Wakes the mender. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Nudge {
+    notify: Arc<Notify>,
+}
+
+/// What a mender works with, but for the session.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    /// What runs.
+    pub roster: Addr<Roster>,
+    /// The kernel's files.
+    pub kernel: Kernel,
+    /// What the orm has to be told.
+    pub duties: Duties,
+    /// Ticks when the orm decided something.
+    pub decided: watch::Receiver<u64>,
+    /// Wakes it.
+    pub nudge: Nudge,
+    /// Counts.
+    pub metrics: Metrics,
+    /// Between two comparisons of everything.
+    pub period: Duration,
+}
+
+// === impl Nudge ===
+
+impl Nudge {
+    /// Now.
+    pub fn now(&self) {
+        self.notify.notify_one();
+    }
+
+    /// After the runtime had time to do what it was told.
+    pub fn after(&self, delay: Duration) {
+        let notify = self.notify.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            notify.notify_one();
+        });
+    }
+}
+
+/// Mends until the task is aborted with its session.
+pub async fn mend(runtime: RuntimeClient, mut tools: Tools) {
+    let start = Instant::now();
+    let mut early = EARLY.into_iter().map(|after| start + after);
+    let mut next = early.next().unwrap_or(start);
+    let mut everything = false;
+    loop {
+        tools.decided.mark_unchanged();
+        round(&runtime, &tools, everything).await;
+        everything = tokio::select! {
+            () = tokio::time::sleep_until(next) => true,
+            () = tools.nudge.notify.notified() => false,
+            decided = tools.decided.changed() => match decided {
+                Ok(()) => false,
+                Err(_) => return,
+            },
+        };
+        if everything {
+            next = early.next().unwrap_or_else(|| Instant::now() + tools.period);
+            tools.duties.reconcile();
+        }
+    }
+}
+
+/// Looks, tells the runtime, looks again; what the runtime did not do is written directly.
+async fn round(runtime: &RuntimeClient, tools: &Tools, everything: bool) {
+    let Some(corrections) = look(tools, everything).await else { return };
+    if corrections.is_empty() {
+        return;
+    }
+    if let Err(e) = tell(runtime, tools, corrections).await {
+        tracing::warn!(error = %e, "containers could not be updated");
+        return;
+    }
+    let Some(left) = look(tools, false).await else { return };
+    let wrong: Vec<_> = left.shrink.into_iter().chain(left.grow).collect();
+    if !wrong.is_empty() {
+        rewrite(tools, wrong).await;
+    }
+}
+
+/// Compares with the kernel; `None`: the roster is gone.
+async fn look(tools: &Tools, everything: bool) -> Option<Corrections> {
+    let due = tools.roster.send(ToCheck { everything }).await.ok()?;
+    let mut corrections = due.blind;
+    let ids: Vec<_> = due.checks.iter().map(|check| check.container_id.clone()).collect();
+    let seen = match tools.kernel.read(due.checks, LOOK_DEADLINE).await {
+        Ok(look) => look.seen,
+        Err(e) => {
+            tracing::debug!(error = %e, "the kernel's files cannot be read");
+            ids.into_iter().map(|id| (id, Seen::Unreadable)).collect()
+        }
+    };
+    let found = tools.roster.send(Observed(seen)).await.ok()?;
+    corrections.shrink.extend(found.shrink);
+    corrections.grow.extend(found.grow);
+    corrections.mems.extend(found.mems);
+    Some(corrections)
+}
+
+/// CPUs that are taken away first, then those given back, then memory nodes one container at a time.
+async fn tell(runtime: &RuntimeClient, tools: &Tools, corrections: Corrections) -> Result<(), CallError> {
+    let Corrections { shrink, grow, mems } = corrections;
+    let batches = shrink.chunks(BATCH).chain(grow.chunks(BATCH)).chain(mems.chunks(1));
+    for batch in batches {
+        let ids: Vec<_> = batch.iter().map(|change| change.container_id.as_str()).collect();
+        let updates = batch.iter().filter_map(|c| update(&c.container_id, &c.cpuset, true)).collect();
+        // Noted before it is sent: what the runtime says of it afterwards changes nothing but the count.
+        let _ = tools.roster.send(Applied(batch.to_vec())).await;
+        let failed = runtime.update_containers(updates, CALL_DEADLINE).await?;
+        tools.metrics.updated("failed", failed.len());
+        tools.metrics.updated("applied", batch.len().saturating_sub(failed.len()));
+        tracing::info!(containers = ?ids, failed = failed.len(), "updated");
+    }
+    Ok(())
+}
+
+/// The runtime said yes and did nothing.
+async fn rewrite(tools: &Tools, wrong: Vec<Change>) {
+    let Ok(due) = tools.roster.send(ToCheck { everything: false }).await else { return };
+    let is_wrong = |check: &Check| wrong.iter().any(|change| change.container_id == check.container_id);
+    let checks: Vec<_> = due.checks.into_iter().filter(is_wrong).collect();
+    match tools.kernel.correct(checks, None, LOOK_DEADLINE).await {
+        Ok(look) => {
+            tools.metrics.updated("rewritten", look.wrote.len());
+            if let Some(fault) = look.fault {
+                tracing::warn!(%fault, "a container's CPUs could not be written");
+            }
+            if !look.wrote.is_empty() {
+                tracing::warn!(containers = ?look.wrote, "the runtime did not apply an update: written directly");
+            }
+            let _ = tools.roster.send(Observed(look.seen)).await;
+        }
+        Err(e) => tracing::warn!(error = %e, "the kernel's files cannot be written"),
+    }
+}

@@ -1,0 +1,264 @@
+//! What the orm decided, as far as it was heard: an immutable snapshot, replaced as a whole.
+//!
+//! Two things tell of it: the stream, and the answers to our own calls, which may overtake the stream. Each carries the
+//! ledger's generation; nothing newer is replaced by something older. A stream that was lost starts a new epoch, because the
+//! orm may have come back from an earlier state of its ledger with lower generations: the next snapshot then replaces all
+//! that was heard before the loss.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use oxalyst_proto::orm::v1::{AdmitReply, PlacementEvent, PodPlacement, Pool, State, admit_reply};
+
+/// Removed pods that are remembered, so that a late answer does not bring them back.
+const REMEMBERED: usize = 1024;
+
+/// When something was decided: the epoch it was heard in, then the ledger's generation.
+type At = (u64, u64);
+
+/// CPUs and memory nodes, each in the Linux list format.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cpuset {
+    /// Never empty where it is sent.
+    pub cpus: String,
+    /// May be empty: not decided, or not to be changed.
+    pub mems: String,
+}
+
+/// What is known now.
+#[derive(Clone, Debug, Default)]
+pub struct Placements {
+    epoch: u64,
+    pods: BTreeMap<Arc<str>, Known>,
+    pools: Arc<Vec<Pool>>,
+    pools_at: At,
+    heard: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    at: At,
+    /// `None`: removed.
+    placement: Option<Arc<PodPlacement>>,
+}
+
+// === impl Placements ===
+
+impl Placements {
+    /// Whether an orm was ever heard.
+    pub fn heard(&self) -> bool {
+        self.heard
+    }
+
+    /// The placement of a pod.
+    pub fn pod(&self, uid: &str) -> Option<&PodPlacement> {
+        self.pods.get(uid)?.placement.as_deref()
+    }
+
+    /// Where a pod's containers are to run, once that is settled.
+    pub fn cpuset(&self, uid: &str) -> Option<Cpuset> {
+        let pod = self.pod(uid).filter(|p| p.settled && !p.cpus.is_empty())?;
+        Some(Cpuset { cpus: pod.cpus.clone(), mems: pod.mems.clone() })
+    }
+
+    /// Every pod that has CPUs of its own.
+    pub fn exclusive(&self) -> impl Iterator<Item = &PodPlacement> {
+        self.pods.values().filter_map(|known| known.placement.as_deref()).filter(|p| p.exclusive && p.settled)
+    }
+
+    /// The share pool, where it has CPUs: the place of a container of which nothing is known.
+    pub fn share_pool(&self) -> Option<Cpuset> {
+        let pool = self.pools.iter().find(|p| p.name == "share" && !p.cpus.is_empty())?;
+        Some(Cpuset { cpus: pool.cpus.clone(), mems: pool.mems.clone() })
+    }
+
+    /// The stream broke.
+    #[must_use]
+    pub fn after_loss(&self) -> Self {
+        Self { epoch: self.epoch + 1, ..self.clone() }
+    }
+
+    /// With an event of the stream.
+    #[must_use]
+    pub fn with_event(&self, event: PlacementEvent) -> Self {
+        if event.snapshot {
+            return self.with_everything(event.generation, event.placed, event.pools);
+        }
+        let mut next = self.with_some(event.generation, event.placed, event.pools);
+        for uid in event.removed_pod_uids {
+            next.put(&uid, event.generation, None);
+        }
+        next.forget_some();
+        next
+    }
+
+    /// With the answer to an admission.
+    #[must_use]
+    pub fn with_reply(&self, reply: &AdmitReply) -> Self {
+        let placed = match &reply.outcome {
+            Some(admit_reply::Outcome::Placed(placed)) => Some(placed.clone()),
+            _ => None,
+        };
+        // A refusal carries no pools where it changed nothing; the answer's own placement goes last: it is the same or newer.
+        self.with_some(reply.generation, reply.changed.iter().cloned().chain(placed), reply.pools.clone())
+    }
+
+    /// With the whole state, as an answer tells it.
+    #[must_use]
+    pub fn with_state(&self, state: State) -> Self {
+        self.with_everything(state.generation, state.pods, state.pools)
+    }
+
+    fn with_everything(&self, generation: u64, pods: Vec<PodPlacement>, pools: Vec<Pool>) -> Self {
+        let at = (self.epoch, generation);
+        let mut next = self.clone();
+        next.pods.retain(|_, known| known.at > at);
+        let mut next = next.with_some(generation, pods, pools);
+        next.heard = true;
+        next
+    }
+
+    fn with_some(
+        &self,
+        generation: u64,
+        placed: impl IntoIterator<Item = PodPlacement>,
+        pools: Vec<Pool>,
+    ) -> Self {
+        let mut next = self.clone();
+        let at = (self.epoch, generation);
+        if at >= next.pools_at && !pools.is_empty() {
+            next.pools = Arc::new(pools);
+            next.pools_at = at;
+        }
+        for pod in placed {
+            let pod = Arc::new(pod);
+            next.put(&pod.pod_uid, generation, Some(pod.clone()));
+        }
+        next
+    }
+
+    fn put(&mut self, uid: &str, generation: u64, placement: Option<Arc<PodPlacement>>) {
+        let at = (self.epoch, generation);
+        if self.pods.get(uid).is_none_or(|known| known.at <= at) {
+            self.pods.insert(uid.into(), Known { at, placement });
+        }
+    }
+
+    /// Forgets the oldest removals beyond what is remembered.
+    fn forget_some(&mut self) {
+        let mut gone: Vec<_> =
+            self.pods.iter().filter(|(_, k)| k.placement.is_none()).map(|(u, k)| (k.at, u.clone())).collect();
+        if gone.len() > REMEMBERED {
+            gone.sort();
+            for (_, uid) in gone.iter().take(gone.len() - REMEMBERED) {
+                self.pods.remove(uid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn placed(uid: &str, cpus: &str) -> PodPlacement {
+        PodPlacement {
+            pod_uid: uid.into(),
+            cpus: cpus.into(),
+            mems: "0".into(),
+            settled: true,
+            ..Default::default()
+        }
+    }
+
+    fn event(generation: u64, placed: Vec<PodPlacement>, removed: &[&str]) -> PlacementEvent {
+        PlacementEvent {
+            generation,
+            placed,
+            removed_pod_uids: removed.iter().map(|s| (*s).to_owned()).collect(),
+            ..Default::default()
+        }
+    }
+
+    fn snapshot(generation: u64, placed: Vec<PodPlacement>) -> PlacementEvent {
+        PlacementEvent { snapshot: true, ..event(generation, placed, &[]) }
+    }
+
+    fn reply(generation: u64, pod: PodPlacement) -> AdmitReply {
+        AdmitReply { generation, outcome: Some(admit_reply::Outcome::Placed(pod)), ..Default::default() }
+    }
+
+    fn cpus(p: &Placements, uid: &str) -> Option<String> {
+        p.cpuset(uid).map(|c| c.cpus)
+    }
+
+    #[test]
+    fn an_older_event_does_not_replace_a_newer_answer() {
+        let p = Placements::default()
+            .with_event(snapshot(1, vec![placed("a", "0-3")]))
+            .with_reply(&reply(3, placed("a", "0-1")))
+            .with_event(event(2, vec![placed("a", "0-2"), placed("b", "5")], &[]));
+        assert_eq!(cpus(&p, "a").as_deref(), Some("0-1"));
+        assert_eq!(cpus(&p, "b").as_deref(), Some("5"));
+    }
+
+    #[test]
+    fn a_late_answer_does_not_bring_back_a_removed_pod() {
+        let p = Placements::default()
+            .with_event(event(5, vec![], &["a"]))
+            .with_reply(&reply(4, placed("a", "1")));
+        assert_eq!(cpus(&p, "a"), None);
+    }
+
+    #[test]
+    fn a_snapshot_after_a_loss_replaces_all_even_with_a_lower_generation() {
+        let p = Placements::default()
+            .with_event(snapshot(90, vec![placed("a", "1"), placed("b", "2")]))
+            .after_loss()
+            .with_event(snapshot(7, vec![placed("a", "3")]));
+        assert_eq!((cpus(&p, "a").as_deref(), cpus(&p, "b")), (Some("3"), None));
+    }
+
+    #[test]
+    fn an_answer_that_overtook_the_first_snapshot_stays() {
+        let p = Placements::default()
+            .after_loss()
+            .with_reply(&reply(8, placed("new", "1")))
+            .with_event(snapshot(7, vec![placed("old", "0")]));
+        assert_eq!(cpus(&p, "new").as_deref(), Some("1"));
+        assert_eq!(cpus(&p, "old").as_deref(), Some("0"));
+    }
+
+    #[test]
+    fn what_is_not_settled_or_empty_is_no_cpuset() {
+        let open = PodPlacement { settled: false, ..placed("a", "1") };
+        let p = Placements::default().with_event(snapshot(1, vec![open, placed("b", "")]));
+        assert_eq!((p.cpuset("a"), p.cpuset("b")), (None, None));
+        assert!(p.pod("a").is_some());
+    }
+
+    #[test]
+    fn removals_are_remembered_up_to_a_bound() {
+        let mut p = Placements::default();
+        for n in 0..(REMEMBERED as u64 + 50) {
+            p = p.with_event(event(n, vec![], &[&n.to_string()]));
+        }
+        assert_eq!(p.pods.len(), REMEMBERED);
+        assert!(!p.pods.contains_key("0"));
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_arrival_within_an_epoch_does_not_matter(
+            order in Just((1u64..20).collect::<Vec<_>>()).prop_shuffle(),
+        ) {
+            let arrive = |order: &[u64]| order.iter().fold(Placements::default(), |p, g| {
+                if g % 5 == 0 { p.with_event(event(*g, vec![], &["a"])) }
+                else { p.with_reply(&reply(*g, placed("a", &g.to_string()))) }
+            });
+            let sorted: Vec<_> = (1u64..20).collect();
+            prop_assert_eq!(cpus(&arrive(&order), "a"), cpus(&arrive(&sorted), "a"));
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The one owner of what the runtime runs, what was applied to it and what the kernel said of it.
+
+mod actor;
+mod entry;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use oxalyst_proto::gateway::v1::AppliedContainer;
+use oxalyst_proto::meta::v1::{RuntimeSnapshot, runtime_event::Event};
+use oxalyst_proto::runtime::v1::{Container, Sandbox};
+use oxalyst_topology::CpuSet;
+
+pub use actor::{
+    Applied, CheckStart, Create, Listing, Moved, Observed, PutSandbox, RemoveContainer, RemoveSandbox,
+    Replace, Resynchronise, Runs, Standing, StopSandbox, ToCheck, Wrote,
+};
+use entry::Entry;
+pub use entry::{Phase, Seen};
+
+use crate::meta_link::Feed;
+use crate::metrics::Metrics;
+use crate::pinning::{Change, Corrections, difference};
+use crate::placements::{Cpuset, Placements};
+
+/// A container whose creation was answered and of which nothing was heard since: its creation failed elsewhere.
+const NEVER_CREATED: Duration = Duration::from_secs(60);
+
+/// A container whose kernel files are to be compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// The container.
+    pub container_id: String,
+    /// Its cgroup as the runtime told it.
+    pub cgroups_path: String,
+    /// Where it is to run.
+    pub wanted: Option<Cpuset>,
+}
+
+/// What is to be checked, and what can be corrected without looking (a container without a cgroup yet).
+#[derive(Clone, Debug, Default)]
+pub struct Due {
+    /// To be compared with the kernel.
+    pub checks: Vec<Check>,
+    /// To be told to the runtime in any case.
+    pub blind: Corrections,
+}
+
+/// Sandboxes and containers by id.
+#[derive(Debug)]
+pub struct Roster {
+    sandboxes: BTreeMap<String, Lodging>,
+    containers: BTreeMap<String, Entry>,
+    placements: Arc<ArcSwap<Placements>>,
+    feed: Feed,
+    metrics: Metrics,
+}
+
+/// A sandbox.
+#[derive(Debug)]
+struct Lodging {
+    sandbox: Sandbox,
+    /// It was told to stop: its pod must not be taken in again by a reconciliation.
+    stopped: bool,
+    /// It was let through without the orm.
+    by_policy: bool,
+}
+
+// === impl Roster ===
+
+impl Roster {
+    /// An empty one.
+    pub fn new(placements: Arc<ArcSwap<Placements>>, feed: Feed, metrics: Metrics) -> Self {
+        Self { sandboxes: BTreeMap::new(), containers: BTreeMap::new(), placements, feed, metrics }
+    }
+
+    /// The runtime told its whole list. What was known of containers that are still there is kept.
+    fn replace(&mut self, sandboxes: Vec<Sandbox>, containers: Vec<Container>) {
+        let mut known = std::mem::take(&mut self.sandboxes);
+        for sandbox in sandboxes {
+            let before = known.remove(&sandbox.sandbox_id);
+            let (stopped, by_policy) = before.map_or((false, false), |b| (b.stopped, b.by_policy));
+            let id = sandbox.sandbox_id.clone();
+            self.sandboxes.insert(id, Lodging { sandbox, stopped, by_policy });
+        }
+        let mut known = std::mem::take(&mut self.containers);
+        for container in containers {
+            let id = container.container_id.clone();
+            let before = known.remove(&id);
+            let uid = self.uid_of(&container.sandbox_id);
+            self.containers.insert(id, Entry::listed(container, uid, before));
+        }
+        self.feed.resnapshot();
+    }
+
+    fn put_sandbox(&mut self, sandbox: Sandbox, by_policy: bool) {
+        self.feed.tell(Event::Sandbox(sandbox.clone()));
+        let lodging = Lodging { by_policy, stopped: false, sandbox };
+        self.sandboxes.insert(lodging.sandbox.sandbox_id.clone(), lodging);
+    }
+
+    fn stop_sandbox(&mut self, id: &str) {
+        if let Some(lodging) = self.sandboxes.get_mut(id) {
+            lodging.stopped = true;
+        }
+    }
+
+    fn remove_sandbox(&mut self, id: &str) {
+        self.sandboxes.remove(id);
+        let left: Vec<_> = self
+            .containers
+            .iter()
+            .filter(|(_, e)| e.container.sandbox_id == id)
+            .map(|(id, _)| id.clone())
+            .collect();
+        for container in left {
+            self.remove_container(&container);
+        }
+        self.feed.tell(Event::RemovedSandboxId(id.to_owned()));
+    }
+
+    fn remove_container(&mut self, id: &str) {
+        if self.containers.remove(id).is_some() {
+            self.feed.tell(Event::RemovedContainerId(id.to_owned()));
+        }
+    }
+
+    /// A container is being created on `cpuset`. Gives the changes of all others that lose CPUs by now.
+    fn create(
+        &mut self,
+        container: Container,
+        uid: String,
+        cpuset: Option<Cpuset>,
+        policy: bool,
+    ) -> Vec<Change> {
+        if cpuset.is_none() {
+            self.metrics.unpinned_starts.inc();
+        }
+        self.feed.tell(Event::Container(container.clone()));
+        let id = container.container_id.clone();
+        self.containers.insert(id.clone(), Entry::created(container, uid, cpuset, policy));
+        let placements = self.placements.load();
+        let waiting = self.waiting(&placements);
+        let mut corrections = Corrections::default();
+        for (other, entry) in self.containers.iter().filter(|(other, e)| **other != id && e.runs_or_will()) {
+            if entry.stands(&placements) {
+                continue;
+            }
+            if let Some(target) = entry.target(&placements, &waiting) {
+                corrections.add(other, &target, difference(entry.applied.as_ref(), &target));
+            }
+        }
+        let shrink = std::mem::take(&mut corrections.shrink);
+        drop(placements);
+        self.applied(&shrink);
+        shrink
+    }
+
+    /// The runtime was told these changes; whether it made them is still to be seen.
+    fn applied(&mut self, changes: &[Change]) {
+        for change in changes {
+            if let Some(entry) = self.containers.get_mut(&change.container_id) {
+                entry.sent(&change.cpuset);
+            }
+        }
+    }
+
+    fn moved(&mut self, container: Container, phase: Phase) {
+        self.feed.tell(Event::Container(container.clone()));
+        let uid = self.uid_of(&container.sandbox_id);
+        let entry = self
+            .containers
+            .entry(container.container_id.clone())
+            .or_insert_with(|| Entry::listed(container.clone(), uid, None));
+        entry.moved(container, phase);
+    }
+
+    /// The container that is about to start, and the others whose last change has not been seen in the kernel yet.
+    fn check_start(&mut self, id: &str) -> Vec<Check> {
+        let placements = self.placements.load();
+        let waiting = self.waiting(&placements);
+        let own = self.containers.get(id).map(|e| e.check(&placements, &waiting));
+        let others = self
+            .containers
+            .iter()
+            .filter(|(other, e)| *other != id && e.phase == Phase::Running && e.unseen)
+            .map(|(_, e)| e.check(&placements, &waiting));
+        own.into_iter().chain(others).filter(|check| check.wanted.is_some()).collect()
+    }
+
+    /// Where a container stands: what it is to run on, and the memory nodes it has.
+    fn standing(&self, id: &str) -> Option<Cpuset> {
+        let entry = self.containers.get(id)?;
+        let placements = self.placements.load();
+        let wanted = entry.target(&placements, &self.waiting(&placements))?;
+        // The memory nodes of a running container never change in a reply: what it has is repeated.
+        let mems = [&entry.kernel, &entry.applied]
+            .into_iter()
+            .flatten()
+            .map(|held| held.mems.clone())
+            .find(|mems| !mems.is_empty());
+        Some(Cpuset { mems: mems.unwrap_or_else(|| wanted.mems.clone()), cpus: wanted.cpus })
+    }
+
+    /// What is to be looked at: everything, or only what changed, was sent, or is wanted elsewhere.
+    fn due(&mut self, everything: bool, now: Instant) -> Due {
+        let placements = self.placements.load_full();
+        self.containers.retain(|_, e| !e.never_came(now, NEVER_CREATED));
+        let waiting = self.waiting(&placements);
+        let mut due = Due::default();
+        for (id, entry) in &mut self.containers {
+            let wanted = entry.target(&placements, &waiting);
+            let differs = wanted.as_ref().map(|w| difference(entry.applied.as_ref(), w)).unwrap_or_default();
+            match entry.phase {
+                Phase::Running if everything || entry.unseen || differs.cpus || differs.mems => {
+                    due.checks.push(entry.check(&placements, &waiting));
+                }
+                // It has no cgroup yet: the runtime's own notes are changed, and its start is checked.
+                Phase::Created if differs.cpus || differs.mems => {
+                    if let Some(wanted) = wanted {
+                        due.blind.add(id, &wanted, differs);
+                    }
+                }
+                _ => {}
+            }
+        }
+        due
+    }
+
+    /// What the kernel says. Gives what has to change.
+    fn observed(&mut self, seen: Vec<(String, Seen)>) -> Corrections {
+        let placements = self.placements.load_full();
+        let waiting = self.waiting(&placements);
+        let mut corrections = Corrections::default();
+        for (id, seen) in seen {
+            let Some(entry) = self.containers.get_mut(&id) else { continue };
+            let drifted = entry.observe(seen, &placements, &waiting);
+            if drifted.cpus {
+                self.metrics.drift("cpuset.cpus");
+                tracing::warn!(container = %id, kernel = ?entry.kernel, "somebody else changed a container's CPUs");
+            }
+            if drifted.mems {
+                self.metrics.drift("cpuset.mems");
+                tracing::warn!(container = %id, kernel = ?entry.kernel, "somebody else changed a container's memory nodes");
+            }
+            let Some(wanted) = entry.target(&placements, &waiting).filter(|_| entry.phase == Phase::Running)
+            else {
+                continue;
+            };
+            // Without the kernel's word, what was last told stands for it.
+            let mut left = difference(entry.applied.as_ref(), &wanted);
+            // Written past the runtime: it has to hear of it, or its next update of the container undoes it.
+            left.cpus |= entry.past_the_runtime;
+            corrections.add(&id, &wanted, left);
+        }
+        corrections
+    }
+
+    /// The answer to a synchronisation: whose CPUs differ in the kernel, or in what the runtime notes of it.
+    fn resynchronise(&mut self, seen: Vec<(String, Seen)>) -> Vec<Change> {
+        let placements = self.placements.load_full();
+        let waiting = self.waiting(&placements);
+        for (id, seen) in seen {
+            if let Some(entry) = self.containers.get_mut(&id) {
+                let _ = entry.observe(seen, &placements, &waiting);
+            }
+        }
+        let changes: Vec<_> = self
+            .containers
+            .iter()
+            .filter(|(_, entry)| entry.runs_or_will())
+            .filter_map(|(id, entry)| {
+                Some((id, entry.resynchronised(&entry.target(&placements, &waiting)?)?))
+            })
+            .map(|(id, cpuset)| Change { container_id: id.clone(), cpuset })
+            .collect();
+        self.applied(&changes);
+        changes
+    }
+
+    /// These were written to the kernel's files directly.
+    fn wrote(&mut self, ids: &[String]) {
+        for id in ids {
+            if let Some(entry) = self.containers.get_mut(id) {
+                entry.past_the_runtime = true;
+            }
+        }
+    }
+
+    /// Everything that runs. Sandboxes that were told to stop are left out where the allocator asks.
+    fn snapshot(&self, with_stopped: bool) -> RuntimeSnapshot {
+        let takes = |id: &str| with_stopped || self.sandboxes.get(id).is_none_or(|l| !l.stopped);
+        RuntimeSnapshot {
+            sandboxes: self
+                .sandboxes
+                .iter()
+                .filter(|(id, _)| takes(id))
+                .map(|(_, l)| l.sandbox.clone())
+                .collect(),
+            containers: self
+                .containers
+                .values()
+                .filter(|e| takes(&e.container.sandbox_id))
+                .map(|e| e.container.clone())
+                .collect(),
+        }
+    }
+
+    fn listing(&self) -> Vec<AppliedContainer> {
+        let placements = self.placements.load();
+        self.containers
+            .values()
+            .map(|entry| {
+                let lodging = self.sandboxes.get(&entry.container.sandbox_id);
+                let by_policy = lodging.is_some_and(|l| l.by_policy);
+                entry.listing(&placements, lodging.map(|l| &l.sandbox), by_policy)
+            })
+            .collect()
+    }
+
+    /// CPUs that were decided for pods of which no container is there yet: nobody has to leave them before one comes.
+    fn waiting(&self, placements: &Placements) -> CpuSet {
+        let mut waiting = CpuSet::default();
+        let mut housed: Option<BTreeSet<&str>> = None;
+        for pod in placements.exclusive() {
+            let housed = housed.get_or_insert_with(|| {
+                self.containers.values().filter(|e| e.runs_or_will()).map(|e| e.pod_uid.as_str()).collect()
+            });
+            if !housed.contains(pod.pod_uid.as_str())
+                && let Ok(cpus) = pod.cpus.parse::<CpuSet>()
+            {
+                waiting |= &cpus;
+            }
+        }
+        waiting
+    }
+
+    fn uid_of(&self, sandbox_id: &str) -> String {
+        self.sandboxes.get(sandbox_id).map(|l| l.sandbox.pod_uid.clone()).unwrap_or_default()
+    }
+}

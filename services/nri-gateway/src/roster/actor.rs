@@ -1,0 +1,167 @@
+//! The roster's mailbox: typed requests with typed replies.
+
+use std::time::Instant;
+
+use actix::{Actor, Context, Handler, Message, MessageResult};
+use oxalyst_proto::gateway::v1::AppliedContainer;
+use oxalyst_proto::meta::v1::RuntimeSnapshot;
+use oxalyst_proto::runtime::v1::{Container, Sandbox};
+
+use super::{Check, Due, Phase, Roster, Seen};
+use crate::pinning::{Change, Corrections};
+use crate::placements::Cpuset;
+
+/// Requests that may wait. Hooks come one at a time; the rest are a few tasks of this process.
+const MAILBOX: usize = 256;
+
+/// The runtime told its whole list.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Replace {
+    /// Every sandbox.
+    pub sandboxes: Vec<Sandbox>,
+    /// Every container.
+    pub containers: Vec<Container>,
+}
+
+/// A sandbox was let in.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct PutSandbox {
+    /// It.
+    pub sandbox: Sandbox,
+    /// Without the orm.
+    pub by_policy: bool,
+}
+
+/// A sandbox stops.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct StopSandbox(pub String);
+
+/// A sandbox is removed, with its containers.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RemoveSandbox(pub String);
+
+/// A container is removed.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RemoveContainer(pub String);
+
+/// A container is being created; the answer is what others have to lose in the same reply.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<Change>")]
+pub struct Create {
+    /// It.
+    pub container: Container,
+    /// Its pod.
+    pub pod_uid: String,
+    /// What it is given; `None`: it is not adjusted.
+    pub cpuset: Option<Cpuset>,
+    /// Placed without the orm.
+    pub by_policy: bool,
+}
+
+/// A container came further.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Moved {
+    /// As told.
+    pub container: Container,
+    /// How far.
+    pub phase: Phase,
+}
+
+/// A container is about to start: what has to be compared before its first instruction.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<Check>")]
+pub struct CheckStart(pub String);
+
+/// What a container is to stay on, whoever asks otherwise.
+#[derive(Debug, Message)]
+#[rtype(result = "Option<Cpuset>")]
+pub struct Standing(pub String);
+
+/// What is to be looked at.
+#[derive(Debug, Message)]
+#[rtype(result = "Due")]
+pub struct ToCheck {
+    /// All that runs, not only what changed.
+    pub everything: bool,
+}
+
+/// What the kernel says; the answer is what has to change.
+#[derive(Debug, Message)]
+#[rtype(result = "Corrections")]
+pub struct Observed(pub Vec<(String, Seen)>);
+
+/// What the kernel says when the runtime synchronises; the answer is what the runtime has to change.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<Change>")]
+pub struct Resynchronise(pub Vec<(String, Seen)>);
+
+/// These were corrected in the kernel's files directly.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Wrote(pub Vec<String>);
+
+/// The runtime was told these changes.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Applied(pub Vec<Change>);
+
+/// Everything that runs.
+#[derive(Debug, Message)]
+#[rtype(result = "RuntimeSnapshot")]
+pub struct Runs {
+    /// With sandboxes that were told to stop.
+    pub with_stopped: bool,
+}
+
+/// Every container for an operator.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<AppliedContainer>")]
+pub struct Listing;
+
+impl Actor for Roster {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+    }
+}
+
+/// Each message is one method of the roster.
+macro_rules! answers {
+    ($($message:ty => |$roster:ident, $it:pat_param| $answer:expr;)*) => {$(
+        impl Handler<$message> for Roster {
+            type Result = MessageResult<$message>;
+
+            fn handle(&mut self, $it: $message, _: &mut Self::Context) -> Self::Result {
+                let $roster = self;
+                MessageResult($answer)
+            }
+        }
+    )*};
+}
+
+answers! {
+    Replace => |roster, Replace { sandboxes, containers }| roster.replace(sandboxes, containers);
+    PutSandbox => |roster, PutSandbox { sandbox, by_policy }| roster.put_sandbox(sandbox, by_policy);
+    StopSandbox => |roster, StopSandbox(id)| roster.stop_sandbox(&id);
+    RemoveSandbox => |roster, RemoveSandbox(id)| roster.remove_sandbox(&id);
+    RemoveContainer => |roster, RemoveContainer(id)| roster.remove_container(&id);
+    Create => |roster, Create { container, pod_uid, cpuset, by_policy }|
+        roster.create(container, pod_uid, cpuset, by_policy);
+    Moved => |roster, Moved { container, phase }| roster.moved(container, phase);
+    CheckStart => |roster, CheckStart(id)| roster.check_start(&id);
+    Standing => |roster, Standing(id)| roster.standing(&id);
+    ToCheck => |roster, ToCheck { everything }| roster.due(everything, Instant::now());
+    Observed => |roster, Observed(seen)| roster.observed(seen);
+    Resynchronise => |roster, Resynchronise(seen)| roster.resynchronise(seen);
+    Wrote => |roster, Wrote(ids)| roster.wrote(&ids);
+    Applied => |roster, Applied(changes)| roster.applied(&changes);
+    Runs => |roster, Runs { with_stopped }| roster.snapshot(with_stopped);
+    Listing => |roster, Listing| roster.listing();
+}

@@ -1,0 +1,251 @@
+//! One container.
+
+use std::time::{Duration, Instant};
+
+use oxalyst_proto::gateway::v1::AppliedContainer;
+use oxalyst_proto::runtime::v1::{Container, ContainerState, Sandbox};
+use oxalyst_topology::CpuSet;
+
+use super::Check;
+use crate::pinning::{Difference, difference, target};
+use crate::placements::{Cpuset, Placements};
+
+/// How far a container has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Its creation was answered; the runtime has not stored it, and drops every update of it.
+    Creating,
+    /// Stored, without a process: an update changes the runtime's notes only.
+    Created,
+    /// Its process runs.
+    Running,
+    /// Its process has ended.
+    Stopped,
+}
+
+/// What was seen in the kernel's files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Their contents.
+    Files(Cpuset),
+    /// There is no such cgroup.
+    Gone,
+    /// They could not be read.
+    Unreadable,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) container: Container,
+    pub(super) pod_uid: String,
+    pub(super) phase: Phase,
+    /// What it was last told or seen to run on.
+    pub(super) applied: Option<Cpuset>,
+    /// What the kernel's files said when last read.
+    pub(super) kernel: Option<Cpuset>,
+    /// Something was sent that the kernel has not been seen to hold yet.
+    pub(super) unseen: bool,
+    /// It was corrected in the kernel's files, and the runtime does not know.
+    pub(super) past_the_runtime: bool,
+    /// Placed without the orm; holds the place until the orm is heard.
+    policy: Option<Option<Cpuset>>,
+    drift: bool,
+    since: Instant,
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// As the runtime lists it; what was known of it `before` is kept.
+    pub(super) fn listed(container: Container, pod_uid: String, before: Option<Self>) -> Self {
+        let phase = match container.state() {
+            ContainerState::Running | ContainerState::Paused => Phase::Running,
+            ContainerState::Stopped => Phase::Stopped,
+            ContainerState::Created | ContainerState::Unspecified => Phase::Created,
+        };
+        let (policy, drift) = before.map_or((None, false), |b| (b.policy, b.drift));
+        let told = container.resources.as_ref().and_then(|r| r.cpuset_cpus.clone()).map(|cpus| Cpuset {
+            cpus,
+            mems: container.resources.as_ref().and_then(|r| r.cpuset_mems.clone()).unwrap_or_default(),
+        });
+        Self {
+            pod_uid,
+            phase,
+            applied: told,
+            kernel: None,
+            unseen: true,
+            past_the_runtime: false,
+            policy,
+            drift,
+            since: Instant::now(),
+            container,
+        }
+    }
+
+    /// As its creation was answered.
+    pub(super) fn created(
+        container: Container,
+        pod_uid: String,
+        cpuset: Option<Cpuset>,
+        policy: bool,
+    ) -> Self {
+        Self {
+            container,
+            pod_uid,
+            phase: Phase::Creating,
+            policy: policy.then(|| cpuset.clone()),
+            applied: cpuset,
+            kernel: None,
+            unseen: true,
+            past_the_runtime: false,
+            drift: false,
+            since: Instant::now(),
+        }
+    }
+
+    pub(super) fn moved(&mut self, container: Container, phase: Phase) {
+        // A process may end before its start is told: an ended one does not run again under the same id.
+        let phase = if self.phase == Phase::Stopped { Phase::Stopped } else { phase };
+        self.container = container;
+        self.phase = phase;
+        self.container.state = match phase {
+            Phase::Creating | Phase::Created => ContainerState::Created,
+            Phase::Running => ContainerState::Running,
+            Phase::Stopped => ContainerState::Stopped,
+        }
+        .into();
+        self.unseen |= phase == Phase::Running;
+    }
+
+    /// Where it is to run: by the orm, else by the policy under which it was let in.
+    pub(super) fn wanted(&self, placements: &Placements) -> Option<Cpuset> {
+        placements.cpuset(&self.pod_uid).or_else(|| self.policy.clone().flatten())
+    }
+
+    /// What it is to run on now.
+    pub(super) fn target(&self, placements: &Placements, waiting: &CpuSet) -> Option<Cpuset> {
+        Some(target(self.applied.as_ref(), self.wanted(placements)?, waiting))
+    }
+
+    /// Whether what was applied is what is wanted, letter by letter: nearly always, and cheap to say.
+    pub(super) fn stands(&self, placements: &Placements) -> bool {
+        let (Some(pod), Some(applied)) = (placements.pod(&self.pod_uid), &self.applied) else { return false };
+        pod.settled && pod.cpus == applied.cpus && pod.mems == applied.mems
+    }
+
+    pub(super) fn runs_or_will(&self) -> bool {
+        self.phase != Phase::Stopped
+    }
+
+    pub(super) fn check(&self, placements: &Placements, waiting: &CpuSet) -> Check {
+        Check {
+            container_id: self.container.container_id.clone(),
+            cgroups_path: self.container.cgroups_path.clone(),
+            wanted: self.target(placements, waiting),
+        }
+    }
+
+    /// The runtime was told to set this; empty parts stay as they are.
+    pub(super) fn sent(&mut self, cpuset: &Cpuset) {
+        let applied = self.applied.get_or_insert_default();
+        if !cpuset.cpus.is_empty() {
+            applied.cpus.clone_from(&cpuset.cpus);
+            self.past_the_runtime = false;
+        }
+        if !cpuset.mems.is_empty() {
+            applied.mems.clone_from(&cpuset.mems);
+        }
+        self.unseen = true;
+    }
+
+    /// Takes up what the kernel says; gives what somebody else changed since it was last seen to agree.
+    pub(super) fn observe(&mut self, seen: Seen, placements: &Placements, waiting: &CpuSet) -> Difference {
+        let held = match seen {
+            Seen::Files(held) => held,
+            Seen::Gone => {
+                self.kernel = None;
+                // Nothing to wait for: a process without a cgroup has ended.
+                self.unseen = false;
+                return Difference::default();
+            }
+            Seen::Unreadable => {
+                self.kernel = None;
+                return Difference::default();
+            }
+        };
+        let settled = !self.unseen;
+        let drifted = match &self.applied {
+            Some(applied) if settled => difference(Some(&held), applied),
+            _ => Difference::default(),
+        };
+        let left = self
+            .wanted(placements)
+            .map(|wanted| difference(Some(&held), &target(Some(&held), wanted, waiting)))
+            .unwrap_or_default();
+        let agrees = !left.cpus && !left.mems;
+        if agrees {
+            self.drift = false;
+            self.unseen = false;
+            if placements.cpuset(&self.pod_uid).is_some() {
+                self.policy = None;
+            }
+        } else {
+            self.unseen = true;
+        }
+        self.drift |= drifted.cpus || drifted.mems;
+        self.applied = Some(held.clone());
+        self.kernel = Some(held);
+        drifted
+    }
+
+    /// What a synchronisation has to say of it: CPUs that differ in the kernel or in the runtime's notes. Memory nodes only
+    /// before it runs.
+    pub(super) fn resynchronised(&self, wanted: &Cpuset) -> Option<Cpuset> {
+        let noted = self.container.resources.as_ref().and_then(|r| r.cpuset_cpus.clone()).unwrap_or_default();
+        let noted = Cpuset { cpus: noted, mems: String::new() };
+        let differs = difference(Some(&noted), wanted).cpus
+            || self.kernel.as_ref().is_some_and(|held| difference(Some(held), wanted).cpus);
+        let mems = if self.phase == Phase::Running { String::new() } else { wanted.mems.clone() };
+        differs.then(|| Cpuset { cpus: wanted.cpus.clone(), mems })
+    }
+
+    pub(super) fn never_came(&self, now: Instant, limit: Duration) -> bool {
+        self.phase == Phase::Creating && now.saturating_duration_since(self.since) >= limit
+    }
+
+    pub(super) fn listing(
+        &self,
+        placements: &Placements,
+        sandbox: Option<&Sandbox>,
+        pod_by_policy: bool,
+    ) -> AppliedContainer {
+        let wanted = self.wanted(placements);
+        let mut marks = Vec::new();
+        let mut mark = |holds: bool, name: &str| {
+            if holds {
+                marks.push(name.to_owned());
+            }
+        };
+        let running = self.phase == Phase::Running;
+        let decided = placements.cpuset(&self.pod_uid).is_some();
+        mark(wanted.is_none() && self.phase != Phase::Stopped, "unpinned");
+        mark(self.drift, "drift");
+        mark(self.policy.is_some() || (pod_by_policy && !decided), "answered-by-policy");
+        mark(matches!(self.phase, Phase::Creating | Phase::Created), "being-created");
+        let kernel = self.kernel.as_ref().filter(|_| running);
+        let wanted = wanted.unwrap_or_default();
+        AppliedContainer {
+            container_id: self.container.container_id.clone(),
+            pod_uid: self.pod_uid.clone(),
+            namespace: sandbox.map(|s| s.namespace.clone()).unwrap_or_default(),
+            pod: sandbox.map(|s| s.name.clone()).unwrap_or_default(),
+            name: self.container.name.clone(),
+            state: self.container.state,
+            wanted_cpus: wanted.cpus,
+            wanted_mems: wanted.mems,
+            kernel_cpus: kernel.map(|k| k.cpus.clone()),
+            kernel_mems: kernel.map(|k| k.mems.clone()),
+            marks,
+        }
+    }
+}

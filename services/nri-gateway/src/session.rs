@@ -1,0 +1,170 @@
+//! The session with the container runtime: connects for ever, one session after another.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oxalyst_backoff::Backoff;
+use oxalyst_mesh::{Condition, Facts};
+use oxalyst_nri::plugin::{PluginSession, connect};
+use oxalyst_nri::{CallError, TrunkError};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::hooks::{Hooks, HooksContext};
+use crate::mender::{Tools, mend};
+
+/// For RegisterPlugin; the runtime's own limit.
+const REGISTER_DEADLINE: Duration = Duration::from_secs(5);
+
+/// From the registration to the end of Synchronize. A runtime that never configures is not waited for.
+const SYNCHRONISE_DEADLINE: Duration = Duration::from_secs(15);
+
+/// How often the socket file is looked at between two attempts: a runtime that came back is not kept waiting.
+const SOCKET_LOOK: Duration = Duration::from_millis(50);
+
+/// What a synchronisation was like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Synchronised {
+    /// Name and version of the runtime.
+    pub runtime: String,
+    /// Sandboxes and containers listed.
+    pub listed: (usize, usize),
+    /// Containers that the answer changed.
+    pub pinned: usize,
+}
+
+/// What all sessions share.
+#[derive(Debug)]
+pub struct SessionContext {
+    /// For the hooks of each session.
+    pub hooks: HooksContext,
+    /// For the mender of each session.
+    pub tools: Tools,
+    /// Whether a session is synchronised.
+    pub synchronised: watch::Sender<bool>,
+    /// Last heard name of the runtime.
+    pub runtime: watch::Sender<String>,
+    /// What an operator is told.
+    pub facts: Facts,
+}
+
+/// Why a session ended, or could not begin.
+#[derive(Debug, thiserror::Error)]
+enum SessionError {
+    #[error(
+        "cannot connect to {socket}: {source}: is the runtime running, and NRI enabled there (containerd: disable = false, \
+         disable_connections = false)?"
+    )]
+    Connect { socket: String, source: std::io::Error },
+    #[error("registration failed: {0}")]
+    Register(#[from] CallError),
+    #[error(
+        "the runtime did not configure and synchronise in {} s after the registration: its log tells why",
+        SYNCHRONISE_DEADLINE.as_secs()
+    )]
+    NotSynchronised,
+    #[error("{0}")]
+    Ended(Arc<TrunkError>),
+}
+
+/// Keeps a session for ever.
+pub async fn run(context: SessionContext, condition: Condition) {
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+    let socket = context.hooks.settings.nri_socket.clone();
+    let mut sessions: u64 = 0;
+    let mut last = String::new();
+    context.facts.set("reconnects", 0);
+    loop {
+        let file = identity(&socket);
+        let since = Instant::now();
+        let end = match once(&context, &condition, &mut last, sessions).await {
+            Ok(end) => end,
+            Err(e) => e,
+        };
+        if context.synchronised.send_replace(false) {
+            sessions += 1;
+            context.hooks.metrics.connected.set(0);
+            context.hooks.metrics.reconnects.inc();
+            context.facts.set("reconnects", sessions);
+        }
+        let reason = end.to_string();
+        condition.pending(reason.clone());
+        if reason != last {
+            tracing::warn!(%reason, "no session with the container runtime");
+            last = reason;
+        }
+        backoff.succeeded_for(since.elapsed());
+        if wait(&socket, file, backoff.next_delay()).await {
+            backoff.reset();
+        }
+    }
+}
+
+/// One session until its end.
+async fn once(
+    context: &SessionContext,
+    condition: &Condition,
+    last: &mut String,
+    sessions: u64,
+) -> Result<SessionError, SessionError> {
+    let settings = &context.hooks.settings;
+    let since = Instant::now();
+    let socket = connect(&settings.nri_socket).await.map_err(|source| SessionError::Connect {
+        socket: settings.nri_socket.display().to_string(),
+        source,
+    })?;
+    let (tell, mut told) = watch::channel(None);
+    let session = PluginSession::start(socket, Hooks::new(context.hooks.clone(), tell));
+    session.register(&settings.plugin_name, &settings.plugin_index, REGISTER_DEADLINE).await?;
+    let sync = tokio::select! {
+        sync = told.wait_for(Option::is_some) => sync.ok().and_then(|s| s.clone()),
+        reason = session.ended() => return Err(SessionError::Ended(reason)),
+        () = tokio::time::sleep(SYNCHRONISE_DEADLINE) => None,
+    };
+    let Some(sync) = sync else { return Err(SessionError::NotSynchronised) };
+    let millis = since.elapsed().as_millis();
+    tracing::info!(
+        runtime = %sync.runtime,
+        sandboxes = sync.listed.0,
+        containers = sync.listed.1,
+        pinned = sync.pinned,
+        millis,
+        reconnects = sessions,
+        "synchronised with the container runtime"
+    );
+    last.clear();
+    context.facts.set("runtime", &sync.runtime);
+    context.facts.set("resync_ms", millis);
+    context.facts.set("sync_pinned", sync.pinned);
+    context.hooks.metrics.connected.set(1);
+    context.runtime.send_replace(sync.runtime);
+    context.synchronised.send_replace(true);
+    condition.fulfilled();
+    let (trunk, runtime) = session.split();
+    let reason = tokio::select! {
+        reason = trunk.ended() => reason,
+        () = mend(runtime, context.tools.clone()) => trunk.ended().await,
+    };
+    Ok(SessionError::Ended(reason))
+}
+
+/// Waits for `delay`, or until the socket is another file than `before`; true for the latter.
+async fn wait(socket: &Path, before: Option<(u64, u64, i64)>, delay: Duration) -> bool {
+    let until = Instant::now() + delay;
+    while Instant::now() < until {
+        tokio::time::sleep(SOCKET_LOOK.min(until - Instant::now())).await;
+        let now = identity(socket);
+        if now.is_some() && now != before {
+            return true;
+        }
+    }
+    false
+}
+
+/// Device, inode and birth of the file, as far as they tell one socket from its successor.
+fn identity(socket: &Path) -> Option<(u64, u64, i64)> {
+    let file = std::fs::metadata(socket).ok()?;
+    Some((file.dev(), file.ino(), file.ctime_nsec()))
+}

@@ -1,0 +1,132 @@
+//! What the gateway can be told.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use oxalyst_settings::{Common, HasCommon};
+use serde::{Deserialize, Serialize};
+
+/// Every key, with its default.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// What every service has.
+    pub common: Common,
+    /// The runtime's NRI socket, a path of this process (not below `common.host_root`).
+    pub nri_socket: PathBuf,
+    /// Name under which the plugin registers.
+    pub plugin_name: String,
+    /// Two digits; plugins are called in ascending order. High by default: see `docs/nri.md`.
+    pub plugin_index: String,
+    /// How long a hook of the runtime may wait for the orm, milliseconds, 10 to 1,500 (the runtime gives up at 2,000).
+    pub hook_deadline_ms: u64,
+    /// What a hook answers when the orm does not in time.
+    pub on_deadline: OnDeadline,
+    /// Between two comparisons of everything that runs with what was decided, milliseconds, at least 100.
+    pub reconcile_period_ms: u64,
+}
+
+/// What a hook answers when the orm does not in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDeadline {
+    /// Lets it start: on the last known share pool, or unpinned; marked, and mended as soon as the orm is heard.
+    Open,
+    /// Refuses it, but for the mesh's own pods, static pods and `system_cores`.
+    Closed,
+}
+
+/// A value out of its range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// The index is no index.
+    #[error("plugin_index is {0:?}, it must be two digits such as \"90\"")]
+    Index(String),
+    /// The name is no name.
+    #[error("plugin_name is empty: give the plugin a name")]
+    Name,
+    /// Too short or too long.
+    #[error("{key} is {given} ms, it must lie between {min} and {max}")]
+    Millis {
+        /// The key.
+        key: &'static str,
+        /// As given.
+        given: u64,
+        /// Least.
+        min: u64,
+        /// Most.
+        max: u64,
+    },
+}
+
+// === impl Settings ===
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            common: Common::default(),
+            nri_socket: PathBuf::from("/var/run/nri/nri.sock"),
+            plugin_name: "oxalyst".to_owned(),
+            plugin_index: "90".to_owned(),
+            hook_deadline_ms: 300,
+            on_deadline: OnDeadline::Open,
+            reconcile_period_ms: 5_000,
+        }
+    }
+}
+
+impl HasCommon for Settings {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+}
+
+impl Settings {
+    /// Checks ranges.
+    ///
+    /// # Errors
+    /// The first value that is out of its range.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let index = self.plugin_index.as_bytes();
+        if index.len() != 2 || !index.iter().all(u8::is_ascii_digit) {
+            return Err(SettingsError::Index(self.plugin_index.clone()));
+        }
+        if self.plugin_name.is_empty() {
+            return Err(SettingsError::Name);
+        }
+        let range = |key, given, min, max| match (min..=max).contains(&given) {
+            true => Ok(()),
+            false => Err(SettingsError::Millis { key, given, min, max }),
+        };
+        range("hook_deadline_ms", self.hook_deadline_ms, 10, 1_500)?;
+        range("reconcile_period_ms", self.reconcile_period_ms, 100, 3_600_000)
+    }
+
+    /// How long a hook may wait for the orm.
+    pub fn hook_deadline(&self) -> Duration {
+        Duration::from_millis(self.hook_deadline_ms)
+    }
+
+    /// Between two comparisons of everything.
+    pub fn reconcile_period(&self) -> Duration {
+        Duration::from_millis(self.reconcile_period_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_within_their_ranges() {
+        assert_eq!(Settings::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_named() {
+        let index = Settings { plugin_index: "9".into(), ..Settings::default() };
+        assert!(index.check().unwrap_err().to_string().contains("plugin_index"));
+        let slow = Settings { hook_deadline_ms: 2_000, ..Settings::default() };
+        assert!(slow.check().unwrap_err().to_string().contains("hook_deadline_ms is 2000 ms"));
+    }
+}

@@ -1,0 +1,119 @@
+//! Between NRI's messages and the mesh's.
+
+use oxalyst_nri::api;
+use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
+
+use crate::placements::Cpuset;
+
+/// A sandbox as the mesh tells it. Its resources are the pod's totals, which only a kubelet (or a client that imitates one) tells.
+pub fn sandbox(pod: api::PodSandbox) -> Sandbox {
+    let linux = pod.linux.unwrap_or_default();
+    Sandbox {
+        sandbox_id: pod.id,
+        pod_uid: pod.uid,
+        namespace: pod.namespace,
+        name: pod.name,
+        labels: pod.labels.into_iter().collect(),
+        annotations: pod.annotations.into_iter().collect(),
+        resources: linux.pod_resources.map(resources),
+        cgroup_parent: linux.cgroup_parent,
+    }
+}
+
+/// A container as the mesh tells it.
+pub fn container(container: api::Container) -> Container {
+    let linux = container.linux.unwrap_or_default();
+    let state = match api::ContainerState::try_from(container.state) {
+        Ok(api::ContainerState::ContainerCreated) => ContainerState::Created,
+        Ok(api::ContainerState::ContainerRunning) => ContainerState::Running,
+        Ok(api::ContainerState::ContainerPaused) => ContainerState::Paused,
+        Ok(api::ContainerState::ContainerStopped) => ContainerState::Stopped,
+        Ok(api::ContainerState::ContainerUnknown) | Err(_) => ContainerState::Unspecified,
+    };
+    Container {
+        container_id: container.id,
+        sandbox_id: container.pod_sandbox_id,
+        name: container.name,
+        state: state.into(),
+        labels: container.labels.into_iter().collect(),
+        annotations: container.annotations.into_iter().collect(),
+        resources: linux.resources.map(resources),
+        cgroups_path: linux.cgroups_path,
+        pid: container.pid,
+        started_unix_ns: container.started_at,
+    }
+}
+
+fn resources(linux: api::LinuxResources) -> Resources {
+    let cpu = linux.cpu.unwrap_or_default();
+    let told = |list: String| Some(list).filter(|l| !l.is_empty());
+    Resources {
+        cpu_shares: cpu.shares.map(|v| v.value),
+        cpu_quota_us: cpu.quota.map(|v| v.value),
+        cpu_period_us: cpu.period.map(|v| v.value),
+        memory_limit_bytes: linux.memory.and_then(|m| m.limit).map(|v| v.value),
+        cpuset_cpus: told(cpu.cpus),
+        cpuset_mems: told(cpu.mems),
+    }
+}
+
+/// The adjustment of a container that is being created. `None` where there are no CPUs: an empty list would mean "no change".
+pub fn adjustment(cpuset: &Cpuset) -> Option<api::ContainerAdjustment> {
+    let resources = Some(linux_cpuset(cpuset)?);
+    let linux = Some(api::LinuxContainerAdjustment { resources, ..Default::default() });
+    Some(api::ContainerAdjustment { linux, ..Default::default() })
+}
+
+/// An update of a container. Whoever it is about, its failure must not fail the call that it travels in.
+/// `None` where it would say nothing.
+pub fn update(container_id: &str, cpuset: &Cpuset, ignore_failure: bool) -> Option<api::ContainerUpdate> {
+    let resources = match (cpuset.cpus.is_empty(), cpuset.mems.is_empty()) {
+        (true, true) => return None,
+        _ => api::LinuxResources { cpu: Some(cpu(cpuset)), ..Default::default() },
+    };
+    Some(api::ContainerUpdate {
+        container_id: container_id.to_owned(),
+        linux: Some(api::LinuxContainerUpdate { resources: Some(resources) }),
+        ignore_failure,
+    })
+}
+
+fn linux_cpuset(cpuset: &Cpuset) -> Option<api::LinuxResources> {
+    (!cpuset.cpus.is_empty()).then(|| api::LinuxResources { cpu: Some(cpu(cpuset)), ..Default::default() })
+}
+
+fn cpu(cpuset: &Cpuset) -> api::LinuxCpu {
+    api::LinuxCpu { cpus: cpuset.cpus.clone(), mems: cpuset.mems.clone(), ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpuset(cpus: &str, mems: &str) -> Cpuset {
+        Cpuset { cpus: cpus.into(), mems: mems.into() }
+    }
+
+    #[test]
+    fn absent_resources_stay_absent_and_zero_stays_zero() {
+        let bare = api::PodSandbox { id: "s".into(), ..Default::default() };
+        assert_eq!(sandbox(bare).resources, None);
+        let cpu = api::LinuxCpu { shares: Some(api::OptionalUInt64 { value: 0 }), ..Default::default() };
+        let pod_resources = Some(api::LinuxResources { cpu: Some(cpu), ..Default::default() });
+        let linux = Some(api::LinuxPodSandbox { pod_resources, ..Default::default() });
+        let told = sandbox(api::PodSandbox { linux, ..Default::default() }).resources.unwrap();
+        assert_eq!((told.cpu_shares, told.cpu_quota_us, told.cpuset_cpus), (Some(0), None, None));
+    }
+
+    #[test]
+    fn an_empty_cpuset_is_never_sent() {
+        assert_eq!(adjustment(&cpuset("", "0")), None);
+        assert_eq!(update("c", &cpuset("", ""), true), None);
+    }
+
+    #[test]
+    fn an_adjustment_carries_cpus_and_mems() {
+        let cpu = adjustment(&cpuset("0-1", "0")).unwrap().linux.unwrap().resources.unwrap().cpu.unwrap();
+        assert_eq!((cpu.cpus.as_str(), cpu.mems.as_str()), ("0-1", "0"));
+    }
+}
