@@ -135,7 +135,7 @@ impl Run {
         let pod = format!("p{pod}");
         let wishes = wishes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         Request {
-            id: ContainerId::new(&pod, "main"),
+            id: ContainerId::new(pod.as_str(), "main"),
             pod_name: pod,
             kind: ContainerKind::Main,
             qos,
