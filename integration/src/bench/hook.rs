@@ -58,14 +58,15 @@ async fn against_floor(
 ) -> Result<Vec<Row>, Fault> {
     let mut appends = Appends::create(&scene.folder)?;
     let mut trips = RoundTrips::new(scene.mesh.channel("meta-server"));
-    let (mut hooks, mut floor) = (Samples::default(), Samples::default());
+    let (mut hooks, mut first, mut floor) = (Samples::default(), Samples::default(), Samples::default());
     for round in 0..samples + 20 {
         let least = trips.sample().await? + appends.sample()?;
         let took = scene.hooks(level, milli_cpu).await?;
         // The first few open connections and files.
         if round >= 20 {
             floor.push(least);
-            hooks.push(took);
+            hooks.push(took.sum());
+            first.push(took.run_sandbox);
         }
     }
     let row = |name: &str, quantile: f64, budget: f64| Row {
@@ -73,9 +74,10 @@ async fn against_floor(
         what: format!(
             "what the runtime waits in RunPodSandbox + CreateContainer of {whose}, {} running pods, {} samples in turn with the \
              floor (an empty gRPC round trip over a unix socket + an append of 400 bytes with fdatasync); the bare NRI round \
-             trips are included",
+             trips are included; RunPodSandbox alone {:.3} ms",
             scene.running.len(),
             hooks.len(),
+            first.quantile_ms(quantile),
         ),
         value: hooks.quantile_ms(quantile),
         unit: "ms",
@@ -96,8 +98,8 @@ pub(super) async fn growth(folder: &Path) -> Result<Vec<Row>, Fault> {
     for round in 0..SAMPLES + 20 {
         let (a, b) = (few.hooks("shared_cores", 100).await?, many.hooks("shared_cores", 100).await?);
         if round >= 20 {
-            of_few.push(a);
-            of_many.push(b);
+            of_few.push(a.sum());
+            of_many.push(b.sum());
         }
     }
     few.end().await?;

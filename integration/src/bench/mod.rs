@@ -18,23 +18,38 @@ use std::path::Path;
 /// Why something could not be measured.
 pub type Fault = Box<dyn std::error::Error>;
 
-/// Measures everything that exists; a budget that is missed is a row, what could not be measured is a fault. `note` hears what
-/// is at work.
-pub async fn run(folder: &Path, mut note: impl FnMut(&str)) -> (Vec<Row>, Vec<String>) {
+/// Groups of figures, by the name under which one can be asked for.
+pub const GROUPS: [&str; 4] = ["commit", "hook-latency", "hook-growth", "metrics-pass"];
+
+/// Measures the groups that `wanted` takes; a budget that is missed is a row, what could not be measured is a fault. `note`
+/// hears what is at work.
+pub async fn run(
+    folder: &Path,
+    wanted: impl Fn(&str) -> bool,
+    mut note: impl FnMut(&str),
+) -> (Vec<Row>, Vec<String>) {
     let (mut rows, mut faults) = (Vec::new(), Vec::new());
     let mut keep = |what: &str, outcome: Result<Vec<Row>, Fault>| match outcome {
         Ok(measured) => rows.extend(measured),
         Err(e) => faults.push(format!("{what}: {e}")),
     };
-    note("commit: a durable commit against an append with fdatasync");
-    keep("commit", commit::measure(&folder.join("commit")));
-    note("hook-latency, memory-110, hook-frozen, resync: five services, 100 and 110 pods");
-    keep("hook-latency", hook::latency(&folder.join("w")).await);
-    note("hook-growth: 1,000 running containers beside 10");
-    keep("hook-growth", hook::growth(&folder.join("g")).await);
+    if wanted("commit") {
+        note("commit: a durable commit against an append with fdatasync");
+        keep("commit", commit::measure(&folder.join("commit")));
+    }
+    if wanted("hook-latency") {
+        note("hook-latency, memory-110, hook-frozen, resync: five services, 100 and 110 pods");
+        keep("hook-latency", hook::latency(&folder.join("w")).await);
+    }
+    if wanted("hook-growth") {
+        note("hook-growth, memory-1000: 1,000 running containers beside 10");
+        keep("hook-growth", hook::growth(&folder.join("g")).await);
+    }
     for containers in [100, 500] {
-        note(&format!("metrics-pass: {containers} containers"));
-        keep("metrics-pass", metrics::measure(&folder.join(format!("m{containers}")), containers).await);
+        if wanted("metrics-pass") {
+            note(&format!("metrics-pass: {containers} containers"));
+            keep("metrics-pass", metrics::measure(&folder.join(format!("m{containers}")), containers).await);
+        }
     }
     (rows, faults)
 }

@@ -26,6 +26,22 @@ pub(super) struct Scene {
     _machine: tempfile::TempDir,
 }
 
+/// What the runtime waited for a starting pod.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hooks {
+    pub(super) run_sandbox: Duration,
+    pub(super) create_container: Duration,
+}
+
+// === impl Hooks ===
+
+impl Hooks {
+    /// In both calls.
+    pub(super) fn sum(self) -> Duration {
+        self.run_sandbox + self.create_container
+    }
+}
+
 // === impl Scene ===
 
 impl Scene {
@@ -82,23 +98,27 @@ impl Scene {
         Ok((sandbox, container))
     }
 
-    /// Such a pod, and the time that the runtime waited in the two calls. It is removed again, and the pools have grown back.
-    pub(super) async fn hooks(&mut self, level: &str, milli_cpu: u64) -> Result<Duration, Fault> {
+    /// What the runtime waits for such a pod. It is removed again, and the pools have grown back.
+    pub(super) async fn hooks(&mut self, level: &str, milli_cpu: u64) -> Result<Hooks, Fault> {
         self.runtime.forget_observed();
         let (sandbox, _) = self.create(level, milli_cpu).await?;
         let took = self.runtime.observed(|o| {
-            let hooks = o.calls_of(Event::RunPodSandbox).chain(o.calls_of(Event::CreateContainer));
-            let (mut count, mut sum) = (0, Duration::ZERO);
-            for call in hooks {
-                if let Some(error) = &call.error {
-                    return Err(format!("{:?}: {error}", call.event));
-                }
-                count += 1;
-                sum += call.took;
-            }
-            if count == 2 { Ok(sum) } else { Err(format!("{count} calls were seen, 2 expected")) }
+            let time = |event| match o.calls_of(event).next() {
+                Some(call) => call.error.as_ref().map_or(Ok(call.took), |e| Err(format!("{event:?}: {e}"))),
+                None => Err(format!("{event:?} was not asked")),
+            };
+            Ok::<_, String>(Hooks {
+                run_sandbox: time(Event::RunPodSandbox)?,
+                create_container: time(Event::CreateContainer)?,
+            })
         })?;
         self.runtime.remove_pod(&sandbox).await?;
+        // Its release is durable too before the next one is measured.
+        poll_until(PATIENCE, async || {
+            let held = self.mesh.state().await?.pods.iter().any(|pod| pod.sandbox_id == sandbox.0);
+            if held { Err(Fault::from("a removed pod is still held")) } else { Ok(()) }
+        })
+        .await?;
         if level == "dedicated_cores"
             && let Some((_, last)) = self.running.last().cloned()
         {

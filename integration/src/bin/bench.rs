@@ -1,4 +1,4 @@
-//! Measures the budgets, prints them, and writes `bench.json` beside the folder of the binaries (`target/bench.json`).
+//! Measures the budgets (all, or the groups that are named: `bench commit hook-latency`), prints them, and writes `bench.json` beside the folder of the binaries (`target/bench.json`).
 //!
 //! Ends with a code other than 0 where something could not be measured; a budget that is missed is told, not punished.
 #![allow(clippy::print_stdout)]
@@ -30,7 +30,12 @@ async fn measure() -> Result<Vec<String>, Fault> {
     let target = exe.ancestors().nth(2).map_or_else(|| PathBuf::from("target"), PathBuf::from);
     // Short, for unix sockets lie there; on a disk, for fdatasync is measured.
     let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir()?;
-    let (rows, faults) = bench::run(folder.path(), |what| println!("measuring {what}")).await;
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = asked.iter().find(|a| !bench::GROUPS.contains(&a.as_str())) {
+        return Err(format!("no group {unknown:?}: there are {}", bench::GROUPS.join(", ")).into());
+    }
+    let wanted = |group: &str| asked.is_empty() || asked.iter().any(|a| a == group);
+    let (rows, faults) = bench::run(folder.path(), wanted, |what| println!("measuring {what}")).await;
     println!("\n{}", bench::table(&rows));
     let file = target.join("bench.json");
     let all: Vec<_> = rows.iter().map(Row::json).collect();

@@ -28,9 +28,6 @@ use tonic::service::Routes;
 /// Name of the service: its socket, its settings, its metrics.
 pub const SERVICE: &str = "meta-server";
 
-/// The runtime's whole list comes as one message: 3,000 containers with 2 KiB of labels each are 7 MiB, gRPC's default is 4.
-const MAX_SNAPSHOT: usize = 64 << 20;
-
 /// Runs the service until it is asked to stop.
 ///
 /// # Errors
@@ -49,7 +46,7 @@ pub async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
         actix::spawn(kubelet::poll(client, settings.kubelet.period(), wanted, table.clone()));
     }
     let face = Face::new(table, published, node);
-    let server = MetaServer::new(face).max_decoding_message_size(MAX_SNAPSHOT);
+    let server = MetaServer::new(face).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
     bound.serve(Routes::new(server)).await?;
     Ok(())
 }

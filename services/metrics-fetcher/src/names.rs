@@ -16,8 +16,6 @@ use crate::sources::cgroup::Named;
 
 /// How long the meta-server may take to open its stream.
 const OPEN: Duration = Duration::from_secs(5);
-/// Largest list of pods, bytes: thousands of containers with their labels are past gRPC's own 4 MiB.
-const MAX_LIST: usize = 64 << 20;
 
 /// A container as people know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +99,7 @@ impl Directory {
 pub async fn follow(run_dir: PathBuf, directory: Arc<Directory>) {
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
     let channel = oxalyst_mesh::connect(&run_dir, "meta-server");
-    let mut client = MetaClient::new(channel).max_decoding_message_size(MAX_LIST);
+    let mut client = MetaClient::new(channel).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
     let mut told = None;
     loop {
         let began = Instant::now();

@@ -25,9 +25,6 @@ pub use stream::follow;
 
 use crate::placements::Placements;
 
-/// A state that is larger than gRPC's default of 4 MiB is still one message: 2,000 pods are about 1 MiB.
-const MAX_REPLY: usize = 64 << 20;
-
 /// The way to the orm. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Orm {
@@ -76,7 +73,8 @@ impl Orm {
     /// A way that connects when it is first used.
     pub fn new(channel: Channel) -> Self {
         Self {
-            allocator: AllocatorClient::new(channel.clone()).max_decoding_message_size(MAX_REPLY),
+            allocator: AllocatorClient::new(channel.clone())
+                .max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT),
             introspection: IntrospectionClient::new(channel),
             placements: Arc::default(),
             health: Arc::default(),

@@ -1,12 +1,14 @@
 //! The allocator: which CPUs and which NUMA memory each pod gets.
 //!
-//! [`plan`] decides and is pure; [`allocations`] owns the state and makes it durable; [`allocator`] is its gRPC face.
+//! [`plan`] decides and is pure, by [`policy`] container for container and by [`topology_manager`] among resources; [`allocations`] owns the state and makes it durable; [`allocator`] is its gRPC face.
 
 pub mod allocations;
 pub mod allocator;
 pub mod clock;
 pub mod metrics;
 pub mod plan;
+pub mod policy;
 pub mod record;
 pub mod settings;
+pub mod topology_manager;
 pub mod wire;

@@ -9,9 +9,6 @@ use orm::settings::Settings;
 use oxalyst_proto::orm::v1::allocator_server::AllocatorServer;
 use tonic::service::Routes;
 
-/// The runtime's whole list comes as one message: 3,000 containers with 2 KiB of labels each are 7 MiB, gRPC's default is 4.
-const MAX_LIST: usize = 64 << 20;
-
 fn main() -> ExitCode {
     oxalyst_mesh::run("orm", env!("CARGO_PKG_VERSION"), |settings: Settings, mesh| async move {
         settings.check()?;
@@ -19,7 +16,8 @@ fn main() -> ExitCode {
         let allocations = Allocations::open(&settings, &mesh)?;
         let thread = Arbiter::new();
         let address = Allocations::start_in_arbiter(&thread.handle(), |_| allocations);
-        let server = AllocatorServer::new(Face::new(address)).max_decoding_message_size(MAX_LIST);
+        let server =
+            AllocatorServer::new(Face::new(address)).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
         bound.serve(Routes::new(server)).await?;
         thread.stop();
         // Waits for the commit under way, then closes the ledger.

@@ -17,8 +17,6 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response};
 
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Measurements of several thousand containers fit.
-const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// The services of one node, by their sockets.
 #[derive(Debug)]
@@ -64,7 +62,7 @@ impl Peers {
 
     pub(crate) async fn state(&self) -> Result<State, PeerError> {
         let client = AllocatorClient::new(self.channel("orm"));
-        let mut client = client.max_decoding_message_size(MAX_REPLY_BYTES);
+        let mut client = client.max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
         self.answer("orm", "GetState", client.get_state(request(GetStateRequest {}))).await
     }
 
@@ -75,14 +73,14 @@ impl Peers {
 
     pub(crate) async fn containers(&self) -> Result<ListContainersReply, PeerError> {
         let client = GatewayClient::new(self.channel("nri-gateway"));
-        let mut client = client.max_decoding_message_size(MAX_REPLY_BYTES);
+        let mut client = client.max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
         let call = client.list_containers(request(ListContainersRequest {}));
         self.answer("nri-gateway", "ListContainers", call).await
     }
 
     pub(crate) async fn metrics(&self, query: QueryRequest) -> Result<QueryReply, PeerError> {
         let client = MetricsClient::new(self.channel("metrics-fetcher"));
-        let mut client = client.max_decoding_message_size(MAX_REPLY_BYTES);
+        let mut client = client.max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
         self.answer("metrics-fetcher", "Query", client.query(request(query))).await
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use actix::Addr;
 use oxalyst_backoff::Backoff;
-use oxalyst_mesh::{Condition, Mesh, connect};
+use oxalyst_mesh::{Condition, MESSAGE_LIMIT, Mesh, connect};
 use oxalyst_proto::meta::v1::meta_client::MetaClient;
 use oxalyst_proto::meta::v1::{GetNodeRequest, ListPodsRequest, Node, WatchPodsRequest};
 use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
@@ -48,8 +48,9 @@ struct Peer {
 
 /// Follows both peers for the life of the process.
 pub(crate) async fn run(mesh: Mesh, settings: Settings, publisher: Addr<Publisher>) {
-    let orm = AllocatorClient::new(connect(&mesh.run_dir, "orm"));
-    let meta = MetaClient::new(connect(&mesh.run_dir, "meta-server"));
+    let orm = AllocatorClient::new(connect(&mesh.run_dir, "orm")).max_decoding_message_size(MESSAGE_LIMIT);
+    let meta =
+        MetaClient::new(connect(&mesh.run_dir, "meta-server")).max_decoding_message_size(MESSAGE_LIMIT);
     let changed = Arc::new(Notify::new());
     let placements = orm.clone();
     actix::spawn(follow(changed.clone(), move || {

@@ -6,6 +6,10 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
+/// The largest message that a service or its client takes, in bytes. gRPC's default of 4 MiB is passed by the whole list of
+/// a large node; a peer on the same machine is trusted with more, but not without bound.
+pub const MESSAGE_LIMIT: usize = 64 << 20;
+
 /// The socket of `service` in `run_dir`.
 pub fn socket_path(run_dir: &Path, service: &str) -> PathBuf {
     run_dir.join(format!("{service}.sock"))

@@ -49,7 +49,8 @@ async fn once(orm: &Orm, condition: &Condition) -> String {
     while let Some(event) = next {
         let generation = event.generation;
         orm.take_up(|placements| placements.with_event(event.clone()));
-        if !orm.streaming.send_replace(true) {
+        // Watchers are woken by the change alone: each of them tells the orm the whole list.
+        if orm.streaming.send_if_modified(|up| !std::mem::replace(up, true)) {
             tracing::info!(generation, "the orm is heard");
             condition.fulfilled();
             orm.health.answered();
