@@ -12,7 +12,7 @@ use crate::record::{HEADER_LEN, Header};
 use crate::snapshot;
 use crate::store::{Found, Store, attempts_path};
 use crate::verdict::{Evidence, Verdict};
-use crate::{OpenError, Opened, Options, Witness};
+use crate::{Damage, OpenError, Opened, Options, Witness};
 
 /// The folder below the ledger's that is put aside whole when it is damaged.
 const STORE: &str = "store";
@@ -45,6 +45,11 @@ pub(crate) fn open(root: &Path, options: &Options) -> Result<Parts, OpenError> {
         }
     } else if exists(&draft)? {
         std::fs::remove_dir_all(&draft).map_err(at("removing", &draft))?;
+    }
+    if !dir.is_dir() {
+        let damage = vec![Damage::new(Witness::Journal, format!("{} is no folder", dir.display()))];
+        let verdict = Verdict { contents: Contents::default(), damage, replayed: 0, torn: false };
+        return rebuild(root, verdict, options);
     }
     let (store, evidence) = gather(&dir, options)?;
     let verdict = evidence.judge();
@@ -186,7 +191,10 @@ pub(crate) fn numbered(dir: &Path, prefix: &str) -> Result<BTreeMap<u64, PathBuf
         let entry = entry.map_err(at("listing", dir))?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|n| n.strip_prefix(prefix)).and_then(|n| n.parse().ok());
-        if let Some(number) = number {
+        // What has become a folder is as good as missing.
+        if let Some(number) = number
+            && entry.file_type().map_err(at("examining", dir))?.is_file()
+        {
             found.insert(number, entry.path());
         }
     }

@@ -225,6 +225,25 @@ fn each_missing_file_is_noticed_or_harmless_and_costs_nothing() {
 }
 
 #[test]
+fn what_is_no_file_or_no_folder_any_more_is_damage_like_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = sample(dir.path());
+    for prefix in ["journal-", "snapshot-"] {
+        let opened = survives(dir.path(), &before, |work| {
+            let path = newest(work, prefix);
+            fs::remove_file(&path).unwrap();
+            fs::create_dir(path).unwrap();
+        });
+        assert!(!opened.damage.is_empty(), "{prefix}");
+    }
+    fs::remove_dir_all(dir.path().join("store")).unwrap();
+    fs::write(dir.path().join("store"), "no folder").unwrap();
+    let (ledger, opened) = open(dir.path());
+    assert_eq!((state(&ledger), opened.damage.len()), (State::new(), 1));
+    assert_eq!(fs::read(opened.quarantined.unwrap()).unwrap(), b"no folder");
+}
+
+#[test]
 fn random_corruption_of_sled_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let before = sample(dir.path());
