@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::disk::{DiskError, at, write_whole};
-use crate::fault::{Step, reach, reach_with};
+use crate::fault::{Step, reach, reach_with, sync_data};
 use crate::record::{HEAD_LEN, HEADER_LEN, Header, Parsed, RECORD_MAGIC, Record};
 
 /// The journal that is being written.
@@ -74,7 +74,7 @@ impl Journal {
             .write_all_at(record, self.len)
             .map_err(at("appending to", &self.path))
             .inspect(|()| reach(Step::Appended))
-            .and_then(|()| self.file.sync_data().map_err(at("syncing", &self.path)));
+            .and_then(|()| sync_data(&self.file).map_err(at("syncing", &self.path)));
         match appended {
             Ok(()) => {
                 reach(Step::AppendSynced);
@@ -93,7 +93,7 @@ impl Journal {
         if self.overhang {
             self.file
                 .set_len(self.len)
-                .and_then(|()| self.file.sync_data())
+                .and_then(|()| sync_data(&self.file))
                 .map_err(at("cutting an unfinished record off", &self.path))?;
             self.overhang = false;
             reach(Step::TailCut);

@@ -201,22 +201,22 @@ fn is_sled(file: &str) -> bool {
 }
 
 #[test]
-fn of_400_corruptions_of_the_journals_none_is_undetected_and_none_costs_anything() {
+fn r08_of_400_corruptions_of_the_journals_none_is_undetected_and_none_costs_anything() {
     assert_eq!(rounds(&Sample::new(false), 400, 101, is_journal), 0);
 }
 
 #[test]
-fn of_300_corruptions_of_sleds_files_none_is_undetected_and_none_costs_anything() {
+fn r08_r11_of_300_corruptions_of_sleds_files_none_is_undetected_and_none_costs_anything() {
     assert_eq!(rounds(&Sample::new(false), 300, 202, is_sled), 0);
 }
 
 #[test]
-fn of_200_corruptions_of_snapshots_and_mark_none_is_undetected_and_none_costs_anything() {
+fn r08_of_200_corruptions_of_snapshots_and_mark_none_is_undetected_and_none_costs_anything() {
     assert_eq!(rounds(&Sample::new(false), 200, 303, |f| !is_journal(f) && !is_sled(f)), 0);
 }
 
 #[test]
-fn of_600_corruptions_of_what_a_killed_process_left_none_is_undetected() {
+fn r08_r11_of_600_corruptions_of_what_a_killed_process_left_none_is_undetected() {
     let sample = Sample::new(true);
     // The journal alone knows the last change sets: what it loses of them cannot be had back, but is told.
     let told = rounds(&sample, 300, 404, is_journal);

@@ -127,7 +127,7 @@ fn without_a_change_nothing_is_written() {
 }
 
 #[test]
-fn a_second_owner_is_refused_with_the_first_ones_pid() {
+fn r16_a_second_owner_is_refused_with_the_first_ones_pid() {
     let dir = tempfile::tempdir().unwrap();
     let (_ledger, _) = open(dir.path());
     let Err(OpenError::Locked { pid, .. }) = Ledger::open(dir.path(), Options::default()) else { panic!() };
@@ -172,7 +172,7 @@ fn survives(dir: &Path, before: &State, damage: impl FnOnce(&Path)) -> Opened {
 }
 
 #[test]
-fn every_flipped_byte_of_every_journal_and_snapshot_is_noticed_and_costs_nothing() {
+fn r08_every_flipped_byte_of_every_journal_and_snapshot_is_noticed_and_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let before = sample(dir.path());
     let mut bytes = 0;
@@ -341,7 +341,7 @@ fn with_everything_broken_it_starts_empty_and_says_so() {
 }
 
 #[test]
-fn a_newer_format_is_refused_by_name_and_left_alone() {
+fn r02_a_newer_format_is_refused_by_name_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     sample(dir.path());
     let journal = newest(dir.path(), "journal-");

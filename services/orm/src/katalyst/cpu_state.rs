@@ -109,5 +109,5 @@ fn milli_cpu(cores: f64) -> Option<MilliCpu> {
     let milli = (cores * 1000.0 - 1e-6).ceil();
     // Beyond any machine it is no request but damage; what is not a number fails the comparison.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in range")]
-    (milli >= 1.0 && milli < 1e9).then_some(MilliCpu(milli as u64))
+    (1.0..1e9).contains(&milli).then_some(MilliCpu(milli as u64))
 }

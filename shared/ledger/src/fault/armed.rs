@@ -1,5 +1,8 @@
 //! What ends the process, where the environment says so.
 
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,5 +31,21 @@ pub(crate) fn reach_with(step: Step, part: impl FnOnce()) {
         part();
         kill_process(getpid(), Signal::KILL).unwrap();
         unreachable!("killed");
+    }
+}
+
+thread_local! {
+    /// How many more syncs of this thread fail.
+    pub(super) static FAILING_SYNCS: Cell<u32> = const { Cell::new(0) };
+}
+
+pub(crate) fn sync_data(file: &File) -> io::Result<()> {
+    match FAILING_SYNCS.get() {
+        0 => file.sync_data(),
+        left => {
+            FAILING_SYNCS.set(left - 1);
+            // EIO, as a disk that gives up on a sector says it.
+            Err(io::Error::from_raw_os_error(5))
+        }
     }
 }

@@ -7,7 +7,7 @@ mod armed;
 mod tests;
 
 #[cfg(test)]
-pub(crate) use armed::{reach, reach_with};
+pub(crate) use armed::{reach, reach_with, sync_data};
 
 /// A step of a commit, of a cut or of an opening, named by what has just been done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,3 +65,10 @@ pub(crate) fn reach(_: Step) {}
 #[cfg(not(test))]
 #[inline]
 pub(crate) fn reach_with(_: Step, _part: impl FnOnce()) {}
+
+/// `fdatasync`; a test has it fail.
+#[cfg(not(test))]
+#[inline]
+pub(crate) fn sync_data(file: &std::fs::File) -> std::io::Result<()> {
+    file.sync_data()
+}

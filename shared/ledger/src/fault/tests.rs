@@ -5,11 +5,11 @@ use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Step;
-use super::armed::KILL_AT;
-use crate::{Change, Ledger, Opened, Options, Witness};
+use super::armed::{FAILING_SYNCS, KILL_AT};
+use crate::{Change, CommitError, Ledger, OpenError, Opened, Options, Witness};
 
 const DIR: &str = "LEDGER_TEST_KILL_DIR";
 /// A writer that has not come to its step by then never will.
@@ -57,6 +57,17 @@ enum Before {
 
 fn options() -> Options {
     Options { journal_limit: 3000, reopen_backoff: (Duration::from_millis(1), Duration::from_millis(5)) }
+}
+
+/// Another test that starts a process just now holds a copy of our lock until it executes.
+fn open(dir: &Path) -> (Ledger, Opened) {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match Ledger::open(dir, options()) {
+            Err(OpenError::Locked { .. }) if Instant::now() < end => std::thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 /// An allocation is three records that belong together; some go again.
@@ -111,7 +122,7 @@ fn commit_next(ledger: &mut Ledger) -> u64 {
 #[ignore = "runs as a child that is killed"]
 fn child_writes_until_it_is_killed() {
     let dir = PathBuf::from(std::env::var_os(DIR).expect("runs as a child only"));
-    let (mut ledger, _) = Ledger::open(dir, options()).unwrap();
+    let (mut ledger, _) = open(&dir);
     for round in 0..MOST_COMMITS {
         let generation = commit_next(&mut ledger);
         let mut out = std::io::stdout().lock();
@@ -164,7 +175,7 @@ fn prepare(dir: &Path, before: Before) {
 
 /// Opens the ledger after a writer was killed: everything acknowledged is there, and of what was not, all or nothing.
 fn verify(dir: &Path, model: &mut Model, acknowledged: Option<u64>, what: &str) -> Opened {
-    let (ledger, opened) = Ledger::open(dir, options()).unwrap();
+    let (ledger, opened) = open(dir);
     let acknowledged = acknowledged.unwrap_or(model.generation);
     assert!(
         (acknowledged..=acknowledged + 1).contains(&opened.generation),
@@ -197,7 +208,7 @@ fn a_writer_killed_at_any_step_of_a_commit_or_a_cut_leaves_all_or_nothing() {
 #[test]
 fn a_process_killed_at_any_step_of_an_opening_leaves_all_or_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut ledger, _) = Ledger::open(dir.path(), options()).unwrap();
+    let (mut ledger, _) = open(dir.path());
     let mut model = Model::default();
     for _ in 0..60 {
         let generation = commit_next(&mut ledger);
@@ -250,5 +261,34 @@ fn an_append_that_power_cut_short_anywhere_loses_nothing_acknowledged() {
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(kept as u64).unwrap();
         let opened = verify(dir.path(), &mut model, Some(acknowledged), &format!("{visit}"));
         assert_eq!((opened.generation, opened.damage), (acknowledged, vec![]));
+    }
+}
+
+#[test]
+fn r06_r10_a_failed_sync_is_told_to_the_caller_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut ledger, _) = open(dir.path());
+    let mut model = Model::default();
+    for failing in [1, 2, 3, 5] {
+        model.advance_to(commit_next(&mut ledger));
+        FAILING_SYNCS.set(failing);
+        // The append's own sync fails, then the one that takes it back, and so on with the next attempts.
+        let mut refused = 0;
+        while FAILING_SYNCS.get() > 0 {
+            let lost = Change::Put("lost".into(), failing.to_string().into());
+            let Err(CommitError::Storage(e)) = ledger.commit(&[lost]) else {
+                panic!("a commit that is not durable was acknowledged");
+            };
+            assert_eq!(e.source.raw_os_error(), Some(5));
+            refused += 1;
+        }
+        assert!(refused > 0 && ledger.generation() == model.generation);
+        if failing != 3 {
+            // Without a restart.
+            model.advance_to(commit_next(&mut ledger));
+        }
+        drop(ledger);
+        verify(dir.path(), &mut model, None, &format!("{failing} failing"));
+        (ledger, _) = open(dir.path());
     }
 }
