@@ -26,6 +26,8 @@ const DEADLINE: Duration = Duration::from_secs(2);
 pub struct Duties {
     releases: mpsc::Sender<ReleasePodRequest>,
     reconcile: Arc<Notify>,
+    /// Releases that the orm has not heard yet.
+    unheard: watch::Sender<usize>,
 }
 
 /// The task's end.
@@ -33,13 +35,18 @@ pub struct Duties {
 pub struct DutiesOutlet {
     releases: mpsc::Receiver<ReleasePodRequest>,
     reconcile: Arc<Notify>,
+    unheard: watch::Sender<usize>,
 }
 
 /// Both ends.
 pub fn duties() -> (Duties, DutiesOutlet) {
     let (tell, releases) = mpsc::channel(WAITING);
     let reconcile = Arc::<Notify>::default();
-    (Duties { releases: tell, reconcile: reconcile.clone() }, DutiesOutlet { releases, reconcile })
+    let unheard = watch::Sender::new(0);
+    (
+        Duties { releases: tell, reconcile: reconcile.clone(), unheard: unheard.clone() },
+        DutiesOutlet { releases, reconcile, unheard },
+    )
 }
 
 // === impl Duties ===
@@ -47,11 +54,20 @@ pub fn duties() -> (Duties, DutiesOutlet) {
 impl Duties {
     /// The sandbox stopped or was removed.
     pub fn release(&self, pod_uid: String, sandbox_id: String) {
+        self.unheard.send_modify(|count| *count += 1);
         if self.releases.try_send(ReleasePodRequest { pod_uid, sandbox_id }).is_err() {
+            heard(&self.unheard);
             tracing::warn!(
                 "too many releases wait: the orm frees these pods when they have been absent for its grace time"
             );
         }
+    }
+
+    /// Returns when the orm has heard every release, at the latest after `patience`. What is asked for next may need the CPUs.
+    pub async fn all_heard(&self, patience: Duration) {
+        let mut unheard = self.unheard.subscribe();
+        // Past its patience the question is put all the same: the answer is then the orm's.
+        let _ = tokio::time::timeout(patience, unheard.wait_for(|count| *count == 0)).await;
     }
 
     /// The orm has to hear the whole list.
@@ -80,7 +96,7 @@ pub async fn perform(
         }
         tokio::select! {
             release = outlet.releases.recv() => match release {
-                Some(release) => queue(&mut waiting, release),
+                Some(release) => queue(&mut waiting, release, &outlet.unheard),
                 None => return,
             },
             () = outlet.reconcile.notified() => list_is_due = true,
@@ -92,9 +108,9 @@ pub async fn perform(
             () = tokio::time::sleep(delay), if !idle => {}
         }
         while let Ok(release) = outlet.releases.try_recv() {
-            queue(&mut waiting, release);
+            queue(&mut waiting, release, &outlet.unheard);
         }
-        if let Err(e) = release_all(&orm, &mut waiting).await {
+        if let Err(e) = release_all(&orm, &mut waiting, &outlet.unheard).await {
             tracing::debug!(error = %e, waiting = waiting.len(), "releases wait");
         } else if list_is_due && *synchronised.borrow() {
             list_is_due = reconcile(&orm, &roster).await.is_err();
@@ -106,19 +122,34 @@ pub async fn perform(
     }
 }
 
-fn queue(waiting: &mut VecDeque<ReleasePodRequest>, release: ReleasePodRequest) {
+fn queue(
+    waiting: &mut VecDeque<ReleasePodRequest>,
+    release: ReleasePodRequest,
+    unheard: &watch::Sender<usize>,
+) {
     if waiting.len() < WAITING && !waiting.contains(&release) {
         waiting.push_back(release);
+    } else {
+        heard(unheard);
     }
 }
 
-async fn release_all(orm: &Orm, waiting: &mut VecDeque<ReleasePodRequest>) -> Result<(), OrmError> {
+fn heard(unheard: &watch::Sender<usize>) {
+    unheard.send_modify(|count| *count = count.saturating_sub(1));
+}
+
+async fn release_all(
+    orm: &Orm,
+    waiting: &mut VecDeque<ReleasePodRequest>,
+    unheard: &watch::Sender<usize>,
+) -> Result<(), OrmError> {
     while let Some(next) = waiting.front() {
         let reply = orm.release(next.clone(), DEADLINE).await?;
         if reply.released {
             tracing::info!(pod = %next.pod_uid, generation = reply.generation, "released");
         }
         waiting.pop_front();
+        heard(unheard);
     }
     Ok(())
 }

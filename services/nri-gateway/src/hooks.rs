@@ -215,15 +215,26 @@ impl HooksContext {
     }
 
     async fn run_sandbox(&self, sandbox: Sandbox) -> Result<(), Status> {
-        let by_policy = match self.orm.admit_pod(sandbox.clone(), self.settings.hook_deadline()).await {
+        let deadline = self.releases_first().await;
+        let by_policy = match self.orm.admit_pod(sandbox.clone(), deadline).await {
             Ok(reply) => match refusal(&reply) {
                 Some(refused) if refused.reason != "expired" => return Err(refuse(&sandbox, refused)),
-                Some(_) => self.policy(&sandbox, &OrmError::Late(self.settings.hook_deadline()))?,
+                Some(_) => self.policy(&sandbox, &OrmError::Late(deadline))?,
                 None => false,
             },
             Err(e) => self.policy(&sandbox, &e)?,
         };
         self.ask(PutSandbox { sandbox, by_policy }).await
+    }
+
+    /// What was given back must not be missing when the next pod asks for it. A stop is acknowledged before the orm hears of it.
+    /// Gives what is left of the hook's deadline.
+    async fn releases_first(&self) -> Duration {
+        let (since, deadline) = (Instant::now(), self.settings.hook_deadline());
+        if *self.orm.streaming().borrow() {
+            self.duties.all_heard(deadline / 3).await;
+        }
+        deadline.saturating_sub(since.elapsed())
     }
 
     async fn create_container(
@@ -261,7 +272,7 @@ impl HooksContext {
         sandbox: &Sandbox,
         container: &Container,
     ) -> Result<(Option<Cpuset>, bool), Status> {
-        let deadline = self.settings.hook_deadline();
+        let deadline = self.releases_first().await;
         let fault = match self.orm.admit_container(sandbox.clone(), container.clone(), deadline).await {
             Ok(reply) => match refusal(&reply) {
                 Some(refused) if refused.reason != "expired" => return Err(refuse(sandbox, refused)),
