@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix::{Addr, Message};
@@ -23,18 +24,18 @@ use crate::{clock, wire};
 /// No answer of the actor takes longer, unless the disk hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The face.
-#[derive(Debug, Clone)]
+/// The face. Until the allocator is there, callers are told that it is not available.
+#[derive(Debug, Clone, Default)]
 pub struct Face {
-    allocations: Addr<Allocations>,
+    allocations: Arc<OnceLock<Addr<Allocations>>>,
 }
 
 // === impl Face ===
 
 impl Face {
-    /// A face of this actor.
-    pub fn new(allocations: Addr<Allocations>) -> Self {
-        Self { allocations }
+    /// From now on this actor answers; the first one that is named stays.
+    pub fn show(&self, allocations: Addr<Allocations>) {
+        let _ = self.allocations.set(allocations);
     }
 
     async fn ask<M>(&self, message: M) -> Result<M::Result, Status>
@@ -43,7 +44,12 @@ impl Face {
         M::Result: Send,
         Allocations: actix::Handler<M>,
     {
-        match self.allocations.send(message).timeout(PATIENCE).await {
+        let Some(allocations) = self.allocations.get() else {
+            return Err(Status::unavailable(
+                "the allocator waits for its ledger: /readyz?verbose says what for",
+            ));
+        };
+        match allocations.send(message).timeout(PATIENCE).await {
             Ok(answer) => Ok(answer),
             Err(actix::MailboxError::Timeout) => Err(Status::deadline_exceeded(
                 "the allocator waits for its disk: look at the ledger's folder",

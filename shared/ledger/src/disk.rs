@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::fault::{Step, reach, reach_with};
+
 /// Of a file that is not whole yet.
 const DRAFT_EXTENSION: &str = "new";
 
@@ -43,13 +45,20 @@ pub(crate) fn remove_drafts(dir: &Path) -> Result<(), DiskError> {
 /// Writes `bytes` as `path`, which is either as before or whole, and is durable once this returns.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
     let draft = path.with_extension(DRAFT_EXTENSION);
+    reach_with(Step::DraftHalfWritten, || {
+        let _ = std::fs::write(&draft, bytes.get(..bytes.len() / 2).unwrap_or_default());
+    });
     let written = File::create(&draft)
-        .and_then(|mut f| f.write_all(bytes).and_then(|()| f.sync_data()))
+        .and_then(|mut f| {
+            f.write_all(bytes).inspect(|()| reach(Step::DraftWritten)).and_then(|()| f.sync_data())
+        })
+        .inspect(|()| reach(Step::DraftSynced))
         .map_err(at("writing", &draft))
         .and_then(|()| std::fs::rename(&draft, path).map_err(at("renaming", &draft)));
     if written.is_err() {
         let _ = std::fs::remove_file(&draft);
     }
     written?;
+    reach(Step::DraftRenamed);
     path.parent().map_or(Ok(()), sync_dir)
 }

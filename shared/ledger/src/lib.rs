@@ -8,6 +8,7 @@
 //! <folder>/lock                 flock and process id of the one owner
 //! <folder>/store/journal-<g>    change sets after generation g; the one before is kept
 //! <folder>/store/snapshot-<g>   everything at generation g; the one before is kept
+//! <folder>/store/mark           how far the newest journal has come; not synced
 //! <folder>/store/sled/          the materialised state, with a manifest in each batch
 //! <folder>/store.bad-<g>/       what was damaged (all of it, or sled alone) when the ledger came back at generation g
 //! ```
@@ -17,8 +18,10 @@
 mod contents;
 mod disk;
 mod envelope;
+mod fault;
 mod journal;
 mod lock;
+mod mark;
 mod open;
 mod record;
 mod snapshot;
@@ -32,8 +35,10 @@ use std::time::Duration;
 
 use contents::Contents;
 use disk::at;
+use fault::{Step, reach};
 use journal::Journal;
 use lock::Lock;
+use mark::Mark;
 use open::{Parts, journal_path, numbered, snapshot_path};
 use record::{Header, Record};
 use store::Store;
@@ -45,6 +50,7 @@ pub use disk::DiskError;
 pub struct Ledger {
     dir: PathBuf,
     journal: Journal,
+    mark: Mark,
     store: Store,
     contents: Contents,
     options: Options,
@@ -184,7 +190,8 @@ impl Ledger {
         }
         let lock = Lock::take(&root.join("lock"))?;
         let Parts { dir, journal, store, contents, opened } = open::open(root, &options)?;
-        Ok((Self { dir, journal, store, contents, options, _lock: lock }, opened))
+        let mark = Mark::new(&dir);
+        Ok((Self { dir, journal, mark, store, contents, options, _lock: lock }, opened))
     }
 
     /// Number of the last change set; 0 before the first.
@@ -214,9 +221,13 @@ impl Ledger {
         let next = self.contents.generation.saturating_add(1);
         let (record, bytes) = Record::encode(next, self.contents.chain, changes)
             .map_err(|bytes| CommitError::TooLarge { bytes })?;
+        reach(Step::CommitBegun);
         self.journal.append(&bytes)?;
         self.contents.apply(&record);
+        self.mark.set(&self.contents);
+        reach(Step::Marked);
         self.store.apply(&self.contents, record.changes.iter().map(Change::key));
+        reach(Step::AppliedToSled);
         if self.journal.len() > self.options.journal_limit.saturating_mul(4) {
             // The change is durable already; a cut that fails is tried again.
             let _ = self.flush();
@@ -229,6 +240,7 @@ impl Ledger {
     /// To be called now and then (each second, say) and when nothing else is to be done; writes nothing when nothing changed.
     pub fn flush(&mut self) -> Result<(), FlushError> {
         if self.store.is_dirty() {
+            self.mark.sync();
             let flushed = self.store.flush(&self.contents);
             if !flushed.map_err(|why| FlushError::Sled { path: self.dir.clone(), why })? {
                 return Ok(());
@@ -257,12 +269,14 @@ impl Ledger {
             let _ = std::fs::remove_file(&path);
             return Err(at("reading back", &path)(std::io::ErrorKind::InvalidData.into()));
         }
+        reach(Step::SnapshotReadBack);
         let old = self.journal.path().to_owned();
         let journal = journal_path(&self.dir, generation);
         self.journal = Journal::create(&journal, header).inspect_err(|_| {
             // Half made it would be taken for the newest one.
             let _ = std::fs::remove_file(&journal);
         })?;
+        reach(Step::JournalCut);
         self.remove_older_than(&old)
     }
 
@@ -276,6 +290,7 @@ impl Ledger {
         for (generation, path) in journals.into_iter().chain(numbered(&self.dir, "snapshot-")?) {
             if unneeded(generation) {
                 std::fs::remove_file(&path).map_err(at("removing", &path))?;
+                reach(Step::OlderRemoved);
             }
         }
         disk::sync_dir(&self.dir)

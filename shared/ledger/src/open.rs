@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 
 use crate::contents::Contents;
 use crate::disk::{DiskError, at, remove_drafts, sync_dir, write_whole};
+use crate::fault::{Step, reach};
 use crate::journal::{Journal, Scan};
+use crate::mark::Mark;
 use crate::record::{HEADER_LEN, Header};
 use crate::snapshot;
 use crate::store::{Found, Store, attempts_path};
 use crate::verdict::{Evidence, Verdict};
-use crate::{OpenError, Opened, Options, Witness};
+use crate::{Damage, OpenError, Opened, Options, Witness};
 
 /// The folder below the ledger's that is put aside whole when it is damaged.
 const STORE: &str = "store";
@@ -44,6 +46,11 @@ pub(crate) fn open(root: &Path, options: &Options) -> Result<Parts, OpenError> {
     } else if exists(&draft)? {
         std::fs::remove_dir_all(&draft).map_err(at("removing", &draft))?;
     }
+    if !dir.is_dir() {
+        let damage = vec![Damage::new(Witness::Journal, format!("{} is no folder", dir.display()))];
+        let verdict = Verdict { contents: Contents::default(), damage, replayed: 0, torn: false };
+        return rebuild(root, verdict, options);
+    }
     let (store, evidence) = gather(&dir, options)?;
     let verdict = evidence.judge();
     if verdict.damage.is_empty() {
@@ -76,8 +83,9 @@ fn gather(dir: &Path, options: &Options) -> Result<(Store, Evidence), OpenError>
         };
         snapshots.insert(generation, contents);
     }
+    let mark = Mark::read(dir);
     let (store, sled) = Store::open(&dir.join(SLED), options.reopen_backoff);
-    Ok((store, Evidence { journals, snapshots, sled }))
+    Ok((store, Evidence { journals, snapshots, mark, sled }))
 }
 
 fn go_on(dir: PathBuf, mut store: Store, evidence: Evidence, verdict: Verdict) -> Result<Parts, OpenError> {
@@ -111,6 +119,7 @@ fn replace_sled(
             None
         }
     };
+    reach(Step::SledPutAside);
     let _ = std::fs::remove_file(attempts_path(&sled));
     forget_old_quarantines(root, KEPT_QUARANTINES);
     let (store, _) = Store::open(&sled, options.reopen_backoff);
@@ -131,9 +140,12 @@ fn rebuild(root: &Path, verdict: Verdict, options: &Options) -> Result<Parts, Op
         forget_old_quarantines(root, 0);
         build(root, &contents)?;
     }
+    reach(Step::StoreBuilt);
     let bad = unused_quarantine(root, contents.generation)?;
     std::fs::rename(&dir, &bad).map_err(at("putting aside", &dir))?;
+    reach(Step::StorePutAside);
     std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
+    reach(Step::StoreReplaced);
     sync_dir(root)?;
     forget_old_quarantines(root, KEPT_QUARANTINES);
     let (mut store, _) = Store::open(&dir.join(SLED), options.reopen_backoff);
@@ -179,7 +191,10 @@ pub(crate) fn numbered(dir: &Path, prefix: &str) -> Result<BTreeMap<u64, PathBuf
         let entry = entry.map_err(at("listing", dir))?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|n| n.strip_prefix(prefix)).and_then(|n| n.parse().ok());
-        if let Some(number) = number {
+        // What has become a folder is as good as missing.
+        if let Some(number) = number
+            && entry.file_type().map_err(at("examining", dir))?.is_file()
+        {
             found.insert(number, entry.path());
         }
     }

@@ -14,6 +14,7 @@ use oxalyst_backoff::Backoff;
 use crate::contents::Contents;
 use crate::disk::{at, sync_dir};
 use crate::envelope::{MANIFEST_KEY, Manifest, own_key, record_key, unwrap, wrap};
+use crate::fault::{Step, reach};
 
 /// Attempts to read a store, none of which came to an end, after which it counts as damaged.
 const MAX_ATTEMPTS: usize = 3;
@@ -127,7 +128,9 @@ impl Store {
         // sled ends in sync_file_range, which survives no power cut.
         let flushed = guarded(|| db.flush())
             .and_then(|r| r.map_err(|e| e.to_string()))
-            .and_then(|_| sync_files(&self.dir));
+            .inspect(|_| reach(Step::SledFlushed))
+            .and_then(|_| sync_files(&self.dir))
+            .inspect(|()| reach(Step::SledSynced));
         match flushed {
             Ok(()) => {
                 self.dirty = false;
@@ -150,6 +153,7 @@ impl Store {
         if let Err(why) = replaced {
             self.give_up(why);
         }
+        reach(Step::BroughtUp);
     }
 
     fn reopen(&mut self, contents: &Contents) -> Result<(), String> {

@@ -2,6 +2,7 @@
 
 mod absent;
 mod handlers;
+mod import;
 mod machine;
 mod open;
 mod storage;

@@ -9,6 +9,7 @@ use oxalyst_topology::{CpuSet, DiscoveryError, discover};
 use tokio::sync::broadcast;
 
 use super::absent::Absent;
+use super::import;
 use super::machine::Watched;
 use super::{Allocations, EVENTS};
 use crate::metrics::Metrics;
@@ -49,16 +50,41 @@ pub enum OpenError {
     /// The ledger's folder cannot be used.
     #[error(transparent)]
     Ledger(#[from] oxalyst_ledger::OpenError),
-    /// The first record could not be written.
+    /// What is taken over from Katalyst could not be written.
     #[error(transparent)]
     Commit(#[from] oxalyst_ledger::CommitError),
 }
+
+// === impl OpenError ===
+
+impl OpenError {
+    /// Whether it may pass by itself or by what an operator does elsewhere: a disk that is full or fails. A wrong setting, another
+    /// owner and a newer format do not.
+    pub fn can_pass(&self) -> bool {
+        use oxalyst_ledger::OpenError as Unopened;
+        match self {
+            Self::Ledger(Unopened::Disk(e)) => is_of_the_disk(&e.source),
+            Self::Folder { source, .. } => is_of_the_disk(source),
+            Self::Commit(_) => true,
+            Self::Ledger(_) | Self::Machine(_) | Self::Reserved { .. } | Self::ReservedAll { .. } => false,
+        }
+    }
+}
+
+fn is_of_the_disk(e: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    let of_the_path =
+        [Kind::PermissionDenied, Kind::NotADirectory, Kind::InvalidInput, Kind::InvalidFilename];
+    !of_the_path.contains(&e.kind())
+}
+
+// === impl Allocations ===
 
 impl Allocations {
     /// Reads the machine and the ledger. Blocks.
     ///
     /// # Errors
-    /// [`OpenError`], one line each. Damage of the ledger is no error: it is reported, and what is sound is used.
+    /// [`OpenError`], one line each; some [can pass](OpenError::can_pass). Damage of the ledger is no error: it is reported, and what is sound is used.
     pub fn open(settings: &Settings, mesh: &Mesh) -> Result<Self, OpenError> {
         let watched = Watched::new(settings.common.host_root.clone());
         let machine = discover(&watched.host_root)?;
@@ -71,7 +97,11 @@ impl Allocations {
         }
         std::fs::create_dir_all(&settings.ledger_dir)
             .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
-        let (ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
+        let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
+        if let Some(dir) = &settings.import_katalyst_dir {
+            import::take_over(&mut ledger, dir, &mesh.facts)?;
+        }
+        // Nothing fails from here on, so that another attempt never registers them again.
         let metrics = Metrics::new(&mesh.registry);
         report(&opened, mesh, &metrics);
         let mut allocations = Self {
@@ -94,7 +124,9 @@ impl Allocations {
             reserved = %allocations.state.reserved,
             "the ledger is open"
         );
-        allocations.take_up_machine()?;
+        if let Err(e) = allocations.take_up_machine() {
+            tracing::error!(error = %e, "sets on CPUs that have gone could not be replaced; they keep what is recorded");
+        }
         Ok(allocations)
     }
 }
