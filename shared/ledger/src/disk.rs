@@ -1,7 +1,8 @@
 //! Files that are whole or absent, whatever moment the power goes.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::fault::{Step, reach, reach_with};
@@ -24,6 +25,12 @@ pub struct DiskError {
 /// Names the operation and the path in an I/O error.
 pub(crate) fn at<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> DiskError + 'a {
     move |source| DiskError { doing, path: path.to_owned(), source }
+}
+
+/// Whether the file at `path` is this open one.
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+    let same = |a: &Metadata, b: &Metadata| a.dev() == b.dev() && a.ino() == b.ino();
+    matches!((file.metadata(), std::fs::metadata(path)), (Ok(a), Ok(b)) if same(&a, &b))
 }
 
 /// Makes creations, renames and removals in `dir` durable.

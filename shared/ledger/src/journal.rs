@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::disk::{DiskError, at, write_whole};
+use crate::disk::{self, DiskError, at, write_whole};
 use crate::fault::{Step, reach, reach_with, sync_data};
 use crate::record::{HEAD_LEN, HEADER_LEN, Header, Parsed, RECORD_MAGIC, Record};
 
@@ -63,6 +63,11 @@ impl Journal {
         &self.path
     }
 
+    /// Whether the journal is still the file at its path. What is appended to a removed file is lost with the process.
+    pub(crate) fn is_in_place(&self) -> bool {
+        disk::is_at(&self.file, &self.path)
+    }
+
     /// Appends one record; durable once this returns, and wholly absent if it fails.
     pub(crate) fn append(&mut self, record: &[u8]) -> Result<(), DiskError> {
         self.cut_overhang()?;
@@ -105,6 +110,18 @@ impl Journal {
 // === impl Scan ===
 
 impl Scan {
+    /// A journal whose bytes the disk does not give.
+    pub(crate) fn unreadable() -> Self {
+        Self {
+            header: None,
+            records: Vec::new(),
+            sound_len: 0,
+            torn: false,
+            flaws: vec![(0, "a file that cannot be read")],
+            unread: 0,
+        }
+    }
+
     /// Reads a whole journal. `Err`: the format version that this one cannot read.
     pub(crate) fn of(bytes: &[u8]) -> Result<Self, u16> {
         let mut scan = Self {

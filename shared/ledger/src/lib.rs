@@ -23,6 +23,7 @@ mod journal;
 mod lock;
 mod mark;
 mod open;
+mod place;
 mod record;
 mod snapshot;
 mod store;
@@ -54,8 +55,10 @@ pub struct Ledger {
     store: Store,
     contents: Contents,
     options: Options,
+    /// How often the folder was found removed or replaced, and built anew.
+    rebuilt: u64,
     /// Last, so that the folder is released only when sled is closed.
-    _lock: Lock,
+    lock: Lock,
 }
 
 /// How a ledger behaves.
@@ -188,10 +191,13 @@ impl Ledger {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(at("creating the folder", root)(e).into()),
         }
-        let lock = Lock::take(&root.join("lock"))?;
-        let Parts { dir, journal, store, contents, opened } = open::open(root, &options)?;
+        let lock_path = root.join("lock");
+        // Where there was an owner there was a store: if that is missing, somebody removed it.
+        let owned_before = lock_path.exists();
+        let lock = Lock::take(&lock_path)?;
+        let Parts { dir, journal, store, contents, opened } = open::open(root, &options, owned_before)?;
         let mark = Mark::new(&dir);
-        Ok((Self { dir, journal, mark, store, contents, options, _lock: lock }, opened))
+        Ok((Self { dir, journal, mark, store, contents, options, rebuilt: 0, lock }, opened))
     }
 
     /// Number of the last change set; 0 before the first.
@@ -218,6 +224,7 @@ impl Ledger {
         if changes.is_empty() {
             return Ok(self.contents.generation);
         }
+        self.stay_in_place()?;
         let next = self.contents.generation.saturating_add(1);
         let (record, bytes) = Record::encode(next, self.contents.chain, changes)
             .map_err(|bytes| CommitError::TooLarge { bytes })?;
@@ -239,6 +246,7 @@ impl Ledger {
     ///
     /// To be called now and then (each second, say) and when nothing else is to be done; writes nothing when nothing changed.
     pub fn flush(&mut self) -> Result<(), FlushError> {
+        self.stay_in_place()?;
         if self.store.is_dirty() {
             self.mark.sync();
             let flushed = self.store.flush(&self.contents);

@@ -47,6 +47,8 @@ pub struct Allocations {
     events: broadcast::Sender<Arc<PlacementEvent>>,
     watch_period: Duration,
     storage_fault: Option<String>,
+    /// How often the ledger was built anew, as last told.
+    rebuilt: u64,
     facts: Facts,
     metrics: Metrics,
 }
@@ -126,6 +128,7 @@ impl Allocations {
         if let Err(e) = self.ledger.flush() {
             tracing::debug!(error = %e, "the ledger's second witness lags behind");
         }
+        self.notice_rebuilding();
         match self.ledger.fault() {
             Some(why) => self.facts.set("ledger.sled", why),
             None => self.facts.set("ledger.sled", "ok"),

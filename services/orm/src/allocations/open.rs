@@ -114,6 +114,7 @@ impl Allocations {
             events: broadcast::Sender::new(EVENTS),
             watch_period: settings.watch_period(),
             storage_fault: None,
+            rebuilt: 0,
             facts: mesh.facts.clone(),
             metrics,
         };

@@ -16,6 +16,7 @@ impl Allocations {
         let timer = self.metrics.commit_timer();
         match self.ledger.commit(&all) {
             Ok(generation) => {
+                self.notice_rebuilding();
                 timer.observe();
                 self.unsaved.clear();
                 self.facts.set("ledger.generation", generation);
@@ -51,6 +52,16 @@ impl Allocations {
             self.facts.set("ledger.fault", &text);
         }
         self.storage_fault = Some(text);
+    }
+
+    pub(super) fn notice_rebuilding(&mut self) {
+        if std::mem::replace(&mut self.rebuilt, self.ledger.rebuilt()) != self.ledger.rebuilt() {
+            tracing::error!(
+                "the ledger's folder was removed or replaced while in use; it was built anew from memory"
+            );
+            self.facts.set("ledger.damage", "folder removed while in use, built anew");
+            self.metrics.damage_found();
+        }
     }
 
     fn storage_works(&mut self) {
