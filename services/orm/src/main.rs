@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         let server =
             AllocatorServer::new(face.clone()).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
         // What keeps it from starting for good ends it before it has served anybody.
-        let opened = match Allocations::open(&settings, &mesh) {
+        let opened = match start::open(&settings, &mesh).await {
             Err(e) if !e.can_pass() => return Err(e.into()),
             opened => opened,
         };

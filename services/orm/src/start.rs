@@ -1,6 +1,7 @@
-//! A start that waits out what can pass: a full or failing disk is no reason to end, and the process says what it waits for.
+//! A start that waits out what can pass: a full or failing disk is no reason to end, and the process says what it waits for. For
+//! another owner of the ledger, which may be about to end, it waits a moment only.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oxalyst_backoff::Backoff;
 use oxalyst_mesh::Mesh;
@@ -10,6 +11,25 @@ use crate::settings::Settings;
 
 /// Shortest and longest wait between attempts.
 const WAITS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// How long another owner of the ledger may take to end, and how often to look.
+const OTHER_OWNER: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(50));
+
+/// Opens the allocator, after another owner of its ledger has ended if that is soon.
+///
+/// # Errors
+/// [`OpenError`]; for one that [can pass](OpenError::can_pass) there is [`keep_opening`].
+pub async fn open(settings: &Settings, mesh: &Mesh) -> Result<Allocations, OpenError> {
+    let end = Instant::now() + OTHER_OWNER.0;
+    loop {
+        match Allocations::open(settings, mesh) {
+            Err(OpenError::Ledger(oxalyst_ledger::OpenError::Locked { .. })) if Instant::now() < end => {
+                tokio::time::sleep(OTHER_OWNER.1).await;
+            }
+            opened => return opened,
+        }
+    }
+}
 
 /// Opens the allocator again and again after `first` kept it from opening. Meanwhile the readiness condition `ledger` is pending.
 ///

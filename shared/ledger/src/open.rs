@@ -277,7 +277,7 @@ fn forget_old_quarantines(root: &Path, keep: usize) {
     kept.sort();
     let surplus = kept.len().saturating_sub(keep);
     for (_, path) in kept.into_iter().take(surplus) {
-        let _ = std::fs::remove_dir_all(path);
+        let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -199,9 +200,13 @@ fn open_db(dir: &Path) -> Result<sled::Db, Unopened> {
         .flush_every_ms(None);
     match guarded(|| config.open()) {
         Ok(Ok(db)) => Ok(db),
-        Ok(Err(sled::Error::Io(e))) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
-            Err(Unopened::Unavailable(e.to_string()))
-        }
+        Ok(Err(sled::Error::Io(e))) => match e.kind() {
+            // Cut short, or a file in the place of its folder.
+            ErrorKind::UnexpectedEof | ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+                Err(Unopened::Damaged(e.to_string()))
+            }
+            _ => Err(Unopened::Unavailable(e.to_string())),
+        },
         Ok(Err(e)) => Err(Unopened::Damaged(e.to_string())),
         Err(why) => Err(Unopened::Damaged(why)),
     }

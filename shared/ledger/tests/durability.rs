@@ -236,6 +236,11 @@ fn what_is_no_file_or_no_folder_any_more_is_damage_like_any_other() {
         });
         assert!(!opened.damage.is_empty(), "{prefix}");
     }
+    let opened = survives(dir.path(), &before, |work| {
+        fs::remove_dir_all(work.join("store/sled")).unwrap();
+        fs::write(work.join("store/sled"), "no folder").unwrap();
+    });
+    assert_eq!(opened.damage.iter().map(|d| d.witness).collect::<Vec<_>>(), [Witness::Sled]);
     fs::remove_dir_all(dir.path().join("store")).unwrap();
     fs::write(dir.path().join("store"), "no folder").unwrap();
     let (ledger, opened) = open(dir.path());

@@ -1,10 +1,13 @@
 //! A process that finds its ledger otherwise than it left it, and one that finds it as it was.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use oxalyst_ledger::{Change, Ledger, Options};
+use oxalyst_proto::orm::v1::GetStateRequest;
+use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
 
-use crate::host::{Host, sandbox};
+use crate::host::{DEADLINE, Host, sandbox};
 use crate::{copy, stopped};
 
 /// Files of a ledger's store, sled's too.
@@ -120,4 +123,23 @@ async fn r16_a_second_owner_ends_with_2_and_disturbs_nothing() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains(&format!("locked by process {}", orm.child.id())), "{text}");
     assert_eq!(orm.state().await, before);
+}
+
+#[tokio::test]
+async fn r16_an_owner_that_ends_soon_is_waited_for() {
+    let host = Host::new();
+    let first = host.start(&[]).await;
+    let mut second = host.command("other", &[]).spawn().unwrap();
+    stopped(first).await;
+    let mut client = AllocatorClient::new(oxalyst_mesh::connect(&host.dir.path().join("other"), "orm"));
+    let end = Instant::now() + DEADLINE;
+    while client.get_state(GetStateRequest {}).await.is_err() {
+        assert!(
+            second.try_wait().unwrap().is_none() && Instant::now() < end,
+            "it gave up or does not answer"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    second.kill().unwrap();
+    second.wait().unwrap();
 }
