@@ -9,4 +9,5 @@ pub mod metrics;
 pub mod plan;
 pub mod record;
 pub mod settings;
+pub mod topology_manager;
 pub mod wire;

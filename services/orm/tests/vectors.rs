@@ -8,8 +8,14 @@
     missing_docs
 )]
 
+#[path = "vectors/native.rs"]
+mod native;
+#[path = "vectors/quantity.rs"]
+mod quantity;
+
 use orm::plan::{End, L3, NotEnoughCpus, Spread, take_by_numa_balance, take_by_topology};
-use oxalyst_topology::{Cpu, CpuSet, Machine};
+use orm::topology_manager::{Hint, Merged, Nodes, Policy, Provider, merge};
+use oxalyst_topology::{Cpu, CpuSet, Machine, NumaMask};
 use serde::Deserialize;
 use serde_json::Value;
 use std::{
@@ -56,6 +62,25 @@ struct Balance {
     need: i64,
     function: String,
     expect: Expect,
+}
+
+/// A mask (`None`: any node) and whether it is preferred.
+type HintRow = (Option<String>, bool);
+
+#[derive(Deserialize)]
+struct Merge {
+    policy: String,
+    #[serde(default)]
+    align: Vec<String>,
+    numa: String,
+    providers: Vec<BTreeMap<String, Option<Vec<HintRow>>>>,
+    expect: MergeExpect,
+}
+
+#[derive(Deserialize)]
+struct MergeExpect {
+    admit: bool,
+    best: Option<BTreeMap<String, HintRow>>,
 }
 
 #[derive(Deserialize)]
@@ -115,18 +140,49 @@ fn jsonl(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn run(case: &Case, line: &str, machines: &Machines) -> Result<(), String> {
-    let rows = match &case.machine {
-        Some(MachineRef::Rows(rows)) => rows,
-        Some(MachineRef::Name(name)) => machines.get(name).ok_or_else(|| format!("no machine {name:?}"))?,
-        None => return Err(format!("unknown family {:?}, or no machine", case.family)),
-    };
-    let cpus = rows.cpus.iter().map(|&(id, core, socket, numa, l3)| Cpu { id, core, socket, numa, l3 });
-    let machine = Machine::from_rows(cpus.collect(), &rows.distances).map_err(|error| error.to_string())?;
+    let machine = || machine(case.machine.as_ref(), machines);
     match case.family.as_str() {
-        "take" => take(&machine, line),
-        "balance" => balance(&machine, line),
+        "merge" => merged(line),
+        "take" => take(&machine()?, line),
+        "balance" => balance(&machine()?, line),
+        "native" => native::run(&machine()?, line),
+        "quantity" => quantity::run(&machine, line),
         family => Err(format!("unknown family {family:?}")),
     }
+}
+
+fn machine(named: Option<&MachineRef>, machines: &Machines) -> Result<Machine, String> {
+    let rows = match named {
+        Some(MachineRef::Rows(rows)) => rows,
+        Some(MachineRef::Name(name)) => machines.get(name).ok_or_else(|| format!("no machine {name:?}"))?,
+        None => return Err("names no machine".to_owned()),
+    };
+    let cpus = rows.cpus.iter().map(|&(id, core, socket, numa, l3)| Cpu { id, core, socket, numa, l3 });
+    Machine::from_rows(cpus.collect(), &rows.distances).map_err(|error| error.to_string())
+}
+
+fn merged(line: &str) -> Result<(), String> {
+    let case: Merge = read(line)?;
+    let policy = Policy::named(&case.policy, &case.align).map_err(|error| error.to_string())?;
+    let provider = |provider: &BTreeMap<String, Option<Vec<HintRow>>>| -> Result<Provider, String> {
+        let hints = |rows: &Vec<HintRow>| rows.iter().map(hint).collect::<Result<Vec<_>, _>>();
+        let entry = |(name, rows): (&String, &Option<Vec<HintRow>>)| {
+            Ok((name.clone(), rows.as_ref().map(hints).transpose()?))
+        };
+        provider.iter().map(entry).collect()
+    };
+    let providers = case.providers.iter().map(provider).collect::<Result<Vec<_>, _>>()?;
+    let best = |rows: &BTreeMap<String, HintRow>| {
+        rows.iter().map(|(name, row)| Ok((name.clone(), hint(row)?))).collect::<Result<_, String>>()
+    };
+    let want = Merged { admit: case.expect.admit, best: case.expect.best.as_ref().map(best).transpose()? };
+    let got =
+        merge(&policy, &Nodes::new(nodes(&case.numa)?), &providers).map_err(|error| error.to_string())?;
+    if got == want { Ok(()) } else { Err(format!("expected {want:?}, got {got:?}")) }
+}
+
+fn hint((mask, preferred): &HintRow) -> Result<Hint, String> {
+    Ok(Hint { mask: mask.as_deref().map(nodes).transpose()?, preferred: *preferred })
 }
 
 fn take(machine: &Machine, line: &str) -> Result<(), String> {
@@ -165,6 +221,10 @@ fn names(error: &Value, kind: &str) -> bool {
 }
 
 fn cpus(text: &str) -> Result<CpuSet, String> {
+    text.parse().map_err(|error| format!("{error}"))
+}
+
+fn nodes(text: &str) -> Result<NumaMask, String> {
     text.parse().map_err(|error| format!("{error}"))
 }
 

@@ -150,6 +150,11 @@ impl<K> IdSet<K> {
         self.iter().next_back()
     }
 
+    /// The set as bits: bit `i` of word `w` stands for the id `64 * w + i`. No trailing word is zero.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
     /// Whether every id of this set is in the other.
     pub fn is_subset(&self, of: &Self) -> bool {
         self.words.len() <= of.words.len() && self.words.iter().zip(&of.words).all(|(a, b)| a & !b == 0)

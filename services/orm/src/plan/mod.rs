@@ -13,7 +13,9 @@ mod admit;
 mod adopt;
 mod balance;
 mod layout;
+mod native;
 mod outcome;
+mod quantity;
 mod release;
 mod request;
 mod room;
@@ -25,7 +27,15 @@ pub use admit::admit;
 pub use adopt::{adopt, replan};
 pub use balance::{End, Spread, take_by_numa_balance};
 pub use layout::{PodPlacement, Pool, free_per_node, placement_of, placements, placements_of, pools};
+pub use native::{
+    NativeOption, SplitsCore, exclusive_cpus, fills_cores, in_full_cores, native_hints, place_native,
+    take_native,
+};
 pub use outcome::{NumaFree, Plan, PodChange, Reason, Refusal};
+pub use quantity::{
+    BOUND_POOL_RATIO, Demand, PoolFault, PoolSizes, Proportional, pool_sizes, proportional, suffices,
+    whole_cpus,
+};
 pub use release::release;
 pub use request::{Request, Running, Stage};
 pub use state::{DecidedBy, Flag, Placement, PodEntry, PoolName, Released, RequestSource, State};

@@ -1,0 +1,58 @@
+//! Hints: which NUMA nodes a resource could be given on, and how good that would be.
+
+use oxalyst_topology::NumaMask;
+use std::collections::BTreeMap;
+
+/// One possible affinity of one resource.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Hint {
+    /// The NUMA nodes; `None` where any will do.
+    pub mask: Option<NumaMask>,
+    /// Whether this is as good as the resource can hope for.
+    pub preferred: bool,
+}
+
+/// What a provider says of one resource: `None` is no preference, an empty list is that nothing is possible. The order of the
+/// list matters to the numeric policy alone.
+pub type Hints = Option<Vec<Hint>>;
+
+/// What one provider says of a container (or of a pod): resource name → hints. Without any entry it has no opinion at all.
+pub type Provider = BTreeMap<String, Hints>;
+
+/// Stands for a provider without entries, and for "no provider at all", where results are listed by resource.
+pub const ANY_RESOURCE: &str = "*";
+
+/// The first resource of which nothing is possible: its list is there and empty.
+pub fn impossible(providers: &[Provider]) -> Option<&str> {
+    providers
+        .iter()
+        .flatten()
+        .find(|(_, hints)| hints.as_ref().is_some_and(Vec::is_empty))
+        .map(|(resource, _)| resource.as_str())
+}
+
+/// On how few NUMA nodes each resource could be given at the least; resources without any mask are left out. Minima that differ
+/// are why a strict policy refuses.
+pub fn minima(providers: &[Provider]) -> BTreeMap<&str, usize> {
+    let narrowest =
+        |hints: &Hints| hints.iter().flatten().filter_map(|hint| hint.mask.as_ref()).map(NumaMask::len).min();
+    providers
+        .iter()
+        .flatten()
+        .filter_map(|(resource, hints)| Some((resource.as_str(), narrowest(hints)?)))
+        .collect()
+}
+
+// === impl Hint ===
+
+impl Hint {
+    /// These nodes.
+    pub fn on(mask: NumaMask, preferred: bool) -> Self {
+        Self { mask: Some(mask), preferred }
+    }
+
+    /// Any node.
+    pub const fn anywhere(preferred: bool) -> Self {
+        Self { mask: None, preferred }
+    }
+}
