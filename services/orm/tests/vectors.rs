@@ -10,6 +10,8 @@
 
 #[path = "vectors/native.rs"]
 mod native;
+#[path = "vectors/policy.rs"]
+mod policy;
 #[path = "vectors/quantity.rs"]
 mod quantity;
 
@@ -145,6 +147,8 @@ fn run(case: &Case, line: &str, machines: &Machines) -> Result<(), String> {
         "merge" => merged(line),
         "take" => take(&machine()?, line),
         "balance" => balance(&machine()?, line),
+        "hints" => policy::run_hints(&machine()?, line),
+        "allocate" => policy::run_allocate(&machine()?, line),
         "native" => native::run(&machine()?, line),
         "quantity" => quantity::run(&machine, line),
         family => Err(format!("unknown family {family:?}")),

@@ -40,7 +40,8 @@ pub fn take_by_numa_balance(
     }
     let mut taken = CpuSet::new();
     if spread == Spread::Cores {
-        for core in round_robin(machine, |node| whole_cores(machine, &(&free & node), end)) {
+        let cores = whole_cores(machine, &free);
+        for core in round_robin(machine, |node| on_node(&cores, node, end)) {
             if taken.len() + core.len() <= need {
                 taken |= &core;
             }
@@ -66,12 +67,18 @@ fn round_robin<T>(machine: &Machine, of_node: impl Fn(&CpuSet) -> Vec<T>) -> Vec
     }
 }
 
-fn whole_cores(machine: &Machine, free: &CpuSet, end: End) -> Vec<CpuSet> {
+/// The cores of which every CPU is free, ascending.
+fn whole_cores(machine: &Machine, free: &CpuSet) -> Vec<CpuSet> {
+    let nodes = machine.nodes_of(free);
     let mut cores: BTreeMap<u32, CpuSet> = BTreeMap::new();
-    for cpu in machine.cpus() {
+    for cpu in machine.cpus().iter().filter(|cpu| nodes.contains(cpu.numa)) {
         cores.entry(cpu.core).or_default().insert(cpu.id);
     }
-    let mut whole: Vec<_> = cores.into_values().filter(|core| core.is_subset(free)).collect();
+    cores.into_values().filter(|core| core.is_subset(free)).collect()
+}
+
+fn on_node(cores: &[CpuSet], node: &CpuSet, end: End) -> Vec<CpuSet> {
+    let mut whole: Vec<_> = cores.iter().filter(|core| core.is_subset(node)).cloned().collect();
     if end == End::Highest {
         whole.reverse();
     }
