@@ -7,6 +7,7 @@ pub mod allocator;
 pub mod clock;
 pub mod metrics;
 pub mod plan;
+pub mod pods;
 pub mod policy;
 pub mod record;
 pub mod settings;

@@ -14,6 +14,10 @@ mod native;
 mod policy;
 #[path = "vectors/quantity.rs"]
 mod quantity;
+#[path = "vectors/scenario.rs"]
+mod scenario;
+#[path = "vectors/scenario_checks.rs"]
+mod scenario_checks;
 
 use orm::plan::{End, L3, NotEnoughCpus, Spread, take_by_numa_balance, take_by_topology};
 use orm::topology_manager::{Hint, Merged, Nodes, Policy, Provider, merge};
@@ -150,6 +154,7 @@ fn run(case: &Case, line: &str, machines: &Machines) -> Result<(), String> {
         "hints" => policy::run_hints(&machine()?, line),
         "allocate" => policy::run_allocate(&machine()?, line),
         "native" => native::run(&machine()?, line),
+        "scenario" => scenario::run(line, machines),
         "quantity" => quantity::run(&machine, line),
         family => Err(format!("unknown family {family:?}")),
     }

@@ -105,6 +105,10 @@ closed_set! {
         CpuOffline = "cpu-offline",
         /// CPUs of the exclusive set have become reserved since; they do once the pod has ended.
         OnReserved = "on-reserved",
+        /// The NUMA node that the pod was bound to has no CPU for it any more: it runs unbound.
+        NumaBindingLost = "numa-binding-lost",
+        /// More memory is taken of the pod's NUMA nodes than they have, since the machine has lost some.
+        MemoryShort = "memory-short",
         /// The pod's pool has no CPU left: it runs on reserved CPUs, or where there are none, on those of others.
         PoolEmpty = "pool-empty",
     }

@@ -16,8 +16,8 @@ pub(super) struct Need {
 const BOUND: u64 = 2;
 
 /// What each pool needs: the main shared containers in it together, and those that will join it once they have ramped up. One
-/// that joins it just now is not counted yet.
-pub(super) fn needs(state: &State, joining: Option<&ContainerId>) -> BTreeMap<String, Need> {
+/// that joins it just now is not counted yet. `least` is what a pool needs at the least.
+pub(super) fn needs(state: &State, joining: Option<&ContainerId>, least: usize) -> BTreeMap<String, Need> {
     let mut sums: BTreeMap<String, (Option<u32>, MilliCpu)> = BTreeMap::new();
     for (id, container) in &state.containers {
         let counts = container.qos == QosLevel::Shared && container.kind == ContainerKind::Main;
@@ -31,6 +31,7 @@ pub(super) fn needs(state: &State, joining: Option<&ContainerId>) -> BTreeMap<St
         *known = known.or(node);
         sum.0 += container.request.0 * if bound { BOUND } else { 1 };
     }
-    let needs = sums.into_iter().map(|(pool, (node, sum))| (pool, Need { node, cpus: whole(sum) }));
+    let needs =
+        sums.into_iter().map(|(pool, (node, sum))| (pool, Need { node, cpus: whole(sum).max(least) }));
     needs.filter(|(_, need)| need.cpus > 0).collect()
 }

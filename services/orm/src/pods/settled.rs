@@ -1,0 +1,63 @@
+//! What follows from who has CPUs of its own: pools, and who runs where in them.
+
+use super::{CpuPolicy, Refusal, Rules, State, placement, refuse};
+use crate::{
+    plan::Reason,
+    policy::{self, ContainerId, RESERVE, SHARE, memory},
+};
+use oxalyst_qos::QosLevel;
+use oxalyst_topology::Machine;
+use std::{collections::BTreeSet, sync::Arc};
+
+/// Computes pools, and the CPUs and memory of all who have none of their own, anew. Names bound containers that lose their
+/// binding.
+pub(super) fn settle(state: &mut State, machine: &Machine, rules: &Rules) -> Vec<ContainerId> {
+    memory::settle(&mut state.memory, machine);
+    match &rules.cpu_policy {
+        CpuPolicy::Dynamic(options) => policy::recompute(&mut state.cpus, options, machine).unbound,
+        CpuPolicy::Native(_) => {
+            settle_native(&mut state.cpus, machine);
+            Vec::new()
+        }
+    }
+}
+
+/// One shared pool of everything that is nobody's own, the reserved CPUs included.
+fn settle_native(cpus: &mut policy::State, machine: &Machine) {
+    let share = machine.online() - machine.isolated() - &cpus.exclusive();
+    for container in cpus.containers.values_mut() {
+        if container.qos != QosLevel::Dedicated && container.cpus != share {
+            Arc::make_mut(container).cpus = share.clone();
+        }
+    }
+    cpus.pools = [(SHARE.to_owned(), share), (RESERVE.to_owned(), cpus.reserved.clone())].into();
+}
+
+/// Refuses what would leave a container without CPUs that has some before, or that is new.
+pub(super) fn check(before: &State, after: &State, machine: &Machine) -> Result<(), Refusal> {
+    let starved = |state: &State| -> BTreeSet<ContainerId> {
+        let without = state.cpus.containers.iter().filter(|(_, own)| own.cpus.is_disjoint(machine.online()));
+        without.map(|(id, _)| id.clone()).collect()
+    };
+    let known = starved(before);
+    if let Some(id) = starved(after).iter().find(|id| !known.contains(*id)) {
+        return Err(refuse(
+            Reason::Insufficient,
+            format!(
+                "container {} of pod {} would be left without any CPU; free CPUs by NUMA node: {}",
+                id.container,
+                id.pod,
+                placement::free_in_words(before, machine)
+            ),
+        ));
+    }
+    let agents = after.pods.values().filter(|pod| pod.node_agent).count();
+    let has_open = |state: &State| !placement::open(state, machine).is_empty();
+    if agents > 0 && has_open(before) && !has_open(after) {
+        return Err(refuse(
+            Reason::Insufficient,
+            format!("every CPU would be exclusive, and none left for {agents} node agent(s)"),
+        ));
+    }
+    Ok(())
+}
