@@ -1,6 +1,6 @@
 //! The allocator: which CPUs and which NUMA memory each pod gets.
 //!
-//! [`plan`] decides and is pure; [`allocations`] owns the state and makes it durable; [`allocator`] is its gRPC face.
+//! [`plan`] decides and is pure, by [`policy`] container for container and by [`topology_manager`] among resources; [`allocations`] owns the state and makes it durable; [`allocator`] is its gRPC face.
 
 pub mod allocations;
 pub mod allocator;

@@ -73,7 +73,7 @@ fn wishes() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
 
 fn event() -> impl Strategy<Value = Event> {
     let qos = prop::sample::select(QosLevel::ALL.to_vec());
-    let milli = || prop_oneof![1u64..600, (1u64..9).prop_map(|cpus| cpus * 1000), 1000u64..6000];
+    let milli = || prop_oneof![Just(0), 1u64..600, (1u64..9).prop_map(|cpus| cpus * 1000), 1000u64..6000];
     prop_oneof![
         5 => (0u8..9, qos, wishes(), milli(), 0usize..4, any::<bool>(), prop::bool::weighted(0.2)).prop_map(
             |(pod, qos, wishes, milli, choice, running, declares)| {
@@ -135,7 +135,7 @@ impl Run {
         let pod = format!("p{pod}");
         let wishes = wishes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         Request {
-            id: ContainerId::new(&pod, "main"),
+            id: ContainerId::new(pod.as_str(), "main"),
             pod_name: pod,
             kind: ContainerKind::Main,
             qos,

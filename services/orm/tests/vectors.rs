@@ -18,6 +18,8 @@ mod quantity;
 mod scenario;
 #[path = "vectors/scenario_checks.rs"]
 mod scenario_checks;
+#[path = "vectors/scenario_text.rs"]
+mod scenario_text;
 
 use orm::plan::{End, L3, NotEnoughCpus, Spread, take_by_numa_balance, take_by_topology};
 use orm::topology_manager::{Hint, Merged, Nodes, Policy, Provider, merge};

@@ -1,130 +1,17 @@
 //! Family `scenario`: whole pods through plan, commit and ledger.
 
-use super::{MachineRef, MachineRows, Machines, cpus, policy::OptionsText, read};
+use super::{
+    MachineRef, MachineRows, Machines, cpus, read,
+    scenario_text::{Case, Expect, Is, SettingsText, Step, milli},
+};
 use orm::{
-    plan::{Flag, NativeOption},
-    pods::{
-        Asked, Class, CpuPolicy, Native, PodRequest, Request, Resize, Role, Rules, State, placements, plan,
-        pools, record,
-    },
-    policy::Options,
-    topology_manager::{Policy, Scope},
+    plan::Flag,
+    pods::{CpuPolicy, Request, Resize, Rules, State, placements, plan, pools, record},
 };
 use oxalyst_ledger::Ledger;
-use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Cpu, CpuSet, Machine, NumaMask, NumaNode};
-use oxalyst_units::{Bytes, MilliCpu};
-use serde::Deserialize;
-use serde_json::Value;
+use oxalyst_units::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
-
-#[derive(Deserialize)]
-struct Case {
-    machine: MachineRef,
-    #[serde(default)]
-    settings: SettingsText,
-    steps: Vec<Step>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct SettingsText {
-    cpu_policy: Option<String>,
-    policy: Option<String>,
-    align: Option<Vec<String>>,
-    scope: Option<String>,
-    prefer_closest: bool,
-    reserved: String,
-    root_cpuset: Option<String>,
-    memory: BTreeMap<u32, u64>,
-    options: Value,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct NativeText {
-    mode: Option<String>,
-    group: Option<usize>,
-    full_physical_cpus_only: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Step {
-    admit: Option<AdmitText>,
-    remove: Option<String>,
-    restart_container: Option<String>,
-    resize: Option<ResizeText>,
-    #[serde(default)]
-    restart: bool,
-    elapse: Option<f64>,
-    machine: Option<MachineRef>,
-    online: Option<String>,
-    memory: Option<BTreeMap<u32, u64>>,
-    #[serde(default)]
-    expect: Expect,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AdmitText {
-    pod: String,
-    qos: String,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
-    containers: Vec<ContainerText>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ContainerText {
-    name: String,
-    #[serde(rename = "type")]
-    role: Option<String>,
-    cpu: Option<f64>,
-    limit: Option<f64>,
-    memory: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ResizeText {
-    container: String,
-    cpu: Option<f64>,
-    limit: Option<f64>,
-    memory: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Expect {
-    refused: Value,
-    is: BTreeMap<String, Is>,
-    disjoint: Vec<Vec<String>>,
-    unchanged: Vec<String>,
-    flagged: Vec<String>,
-    absent: Vec<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Is {
-    cpus: Option<String>,
-    mems: Option<String>,
-    count: Option<usize>,
-    min: Option<usize>,
-    max: Option<usize>,
-    within: Option<String>,
-    includes: Option<String>,
-    excludes: Option<String>,
-    same_as: Option<usize>,
-    grew: bool,
-    shrank: bool,
-    equals: Option<String>,
-    local: bool,
-    numa_count: Option<usize>,
-    whole_cores: bool,
-}
 
 /// Where a container or a pool is.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -178,94 +65,9 @@ fn rows(machine: &MachineRef, machines: &Machines) -> Result<MachineRows, String
     }
 }
 
-fn milli(cpus: f64) -> MilliCpu {
-    MilliCpu((cpus * 1000.0).round() as u64)
-}
-
 fn two(name: &str) -> Result<(String, String), String> {
     let (pod, container) = name.split_once('/').ok_or_else(|| format!("{name:?} names no container"))?;
     Ok((pod.to_owned(), container.to_owned()))
-}
-
-impl SettingsText {
-    fn rules(&self) -> Result<Rules, String> {
-        let cpu_policy = match self.cpu_policy.as_deref() {
-            None | Some("dynamic") => {
-                let text: OptionsText = options(&self.options)?;
-                CpuPolicy::Dynamic(Options { serve_all: true, ..text.understand()? })
-            }
-            Some("native") => {
-                let text: NativeText = options(&self.options)?;
-                let option = match text.mode.as_deref() {
-                    None | Some("packed") => NativeOption::Packed,
-                    Some("distributed") => NativeOption::Distributed { group: text.group.unwrap_or(1) },
-                    Some(mode) => return Err(format!("unknown mode {mode:?}")),
-                };
-                CpuPolicy::Native(Native { option, full_cores: text.full_physical_cpus_only })
-            }
-            Some(policy) => return Err(format!("unknown CPU policy {policy:?}")),
-        };
-        let align = self.align.clone().unwrap_or_else(|| vec!["cpu".to_owned(), "memory".to_owned()]);
-        let topology = Policy::named(self.policy.as_deref().unwrap_or("best-effort"), &align);
-        let scope = match self.scope.as_deref() {
-            None | Some("container") => Scope::Container,
-            Some("pod") => Scope::Pod,
-            Some(scope) => return Err(format!("unknown scope {scope:?}")),
-        };
-        Ok(Rules {
-            cpu_policy,
-            topology: topology.map_err(|error| error.to_string())?,
-            scope,
-            prefer_closest: self.prefer_closest,
-            root: self.root_cpuset.as_deref().map(cpus).transpose()?,
-            ..Rules::default()
-        })
-    }
-}
-
-fn options<T: Default + serde::de::DeserializeOwned>(value: &Value) -> Result<T, String> {
-    if value.is_null() {
-        return Ok(T::default());
-    }
-    serde_json::from_value(value.clone()).map_err(|error| error.to_string())
-}
-
-impl AdmitText {
-    fn request(&self, native: bool, now_unix_ms: i64) -> Result<PodRequest, String> {
-        let mut flags = BTreeSet::new();
-        let (qos, class) = if native {
-            (QosLevel::Shared, self.qos.parse::<Class>().map_err(|error| error.to_string())?)
-        } else {
-            let qos = self.qos.parse::<QosLevel>().unwrap_or_else(|_| {
-                flags.insert(Flag::QosInvalid);
-                QosLevel::Shared
-            });
-            (qos, Class::Burstable)
-        };
-        let container = |text: &ContainerText| {
-            let role = text.role.as_deref().unwrap_or("app").parse::<Role>();
-            Ok(Asked {
-                name: text.name.clone(),
-                role: role.map_err(|error| error.to_string())?,
-                cpu: text.cpu.map(milli),
-                limit: text.limit.map(milli),
-                memory: text.memory.map(Bytes),
-            })
-        };
-        Ok(PodRequest {
-            uid: self.pod.clone(),
-            sandbox_id: format!("sandbox-{}", self.pod),
-            namespace: "default".to_owned(),
-            name: self.pod.clone(),
-            qos,
-            class,
-            wishes: self.annotations.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
-            node_agent: false,
-            flags,
-            containers: self.containers.iter().map(container).collect::<Result<_, String>>()?,
-            now_unix_ms,
-        })
-    }
 }
 
 impl Node {

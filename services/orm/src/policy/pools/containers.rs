@@ -32,11 +32,11 @@ pub(super) fn place_all(state: &mut State, machine: &Machine, ramp_up: &CpuSet) 
     unbound
 }
 
+/// Those of its pool; while it ramps up, or where nobody in its pool asks for anything so that there is none, wherever shared
+/// containers may be.
 fn shared_cpus(state: &State, container: &Container, ramp_up: &CpuSet) -> CpuSet {
-    match &container.owner {
-        Some(pool) => state.pool(pool),
-        None => ramp_up.clone(),
-    }
+    let pool = container.owner.as_ref().and_then(|pool| state.pools.get(pool));
+    pool.filter(|_| !container.ramp_up).unwrap_or(ramp_up).clone()
 }
 
 /// Bound reclaimed containers whose node has no CPU for them lose their binding; those are named.

@@ -31,7 +31,10 @@ pub(super) fn needs(state: &State, joining: Option<&ContainerId>, least: usize) 
         *known = known.or(node);
         sum.0 += container.request.0 * if bound { BOUND } else { 1 };
     }
-    let needs =
-        sums.into_iter().map(|(pool, (node, sum))| (pool, Need { node, cpus: whole(sum).max(least) }));
+    // A bound pool has its node's CPUs to itself, and so must exist even if nobody in it asks for anything.
+    let needs = sums.into_iter().map(|(pool, (node, sum))| {
+        let cpus = whole(sum).max(least).max(usize::from(node.is_some()));
+        (pool, Need { node, cpus })
+    });
     needs.filter(|(_, need)| need.cpus > 0).collect()
 }
