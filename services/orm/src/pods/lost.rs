@@ -3,11 +3,10 @@
 use super::{CpuPolicy, Pod, PodRequest, Rules, State, join, settled};
 use crate::{
     plan::Flag,
-    policy::{ContainerId, SHARE, Wishes, memory::Resource},
+    policy::{ContainerId, SHARE, Wishes},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine};
-use oxalyst_units::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -115,7 +114,7 @@ fn to_shared(after: &mut State, pod: &Pod, flag: Flag, moves: impl Fn(&str) -> b
     }
 }
 
-/// A pod that has its nodes for itself has all of what they have now. Who has taken more of a node than there is is flagged.
+/// A pod that has its nodes for itself has all of what they have now.
 fn take_up_memory(after: &mut State, machine: &Machine, rules: &Rules) {
     let supply = rules.supply(machine);
     for own in after.memory.containers.values_mut().filter(|own| own.is_exclusive()) {
@@ -125,35 +124,4 @@ fn take_up_memory(after: &mut State, machine: &Machine, rules: &Rules) {
             }
         }
     }
-    let mut short: BTreeSet<String> = BTreeSet::new();
-    for (id, own) in &after.memory.containers {
-        let Some(taken) = own.taken.get(&Resource::Memory) else { continue };
-        let over = |node: &u32| {
-            after.memory.taken(*node, Resource::Memory) > supply.allocatable(*node, Resource::Memory)
-        };
-        let asked = own.request.get(&Resource::Memory).copied().unwrap_or_default();
-        let have = Bytes(taken.values().map(|bytes| bytes.0).sum());
-        if taken.keys().any(over) || have < asked && own.bound_to.is_some() && !lends(after, id) {
-            short.insert(id.pod.to_string());
-        }
-    }
-    for uid in after.pods.keys().cloned().collect::<Vec<_>>() {
-        let is_short = short.contains(&uid);
-        let known = after.pods.get(&uid).is_some_and(|pod| pod.flags.contains(&Flag::MemoryShort));
-        if is_short != known {
-            after.change_pod(&uid, |pod| {
-                if is_short {
-                    pod.flags.insert(Flag::MemoryShort);
-                } else {
-                    pod.flags.remove(&Flag::MemoryShort);
-                }
-            });
-        }
-    }
-}
-
-/// Whether what this container has taken has passed to others of its pod.
-fn lends(state: &State, id: &ContainerId) -> bool {
-    let container = state.pods.get(&*id.pod).and_then(|pod| pod.container(&id.container));
-    container.is_some_and(|container| container.role == super::Role::Init)
 }

@@ -23,6 +23,7 @@ mod request;
 mod resize;
 mod rules;
 mod settled;
+mod shortage;
 mod state;
 
 pub use outcome::Plan;

@@ -2,7 +2,7 @@
 
 use super::{Pod, State, placement};
 use crate::policy::Remembered;
-use oxalyst_topology::{CpuSet, Machine};
+use oxalyst_topology::Machine;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -18,8 +18,8 @@ pub struct Plan {
     pub pods: BTreeMap<String, Option<Arc<Pod>>>,
     /// The whole memory of pods that had NUMA nodes for themselves, where it changes.
     pub remembered: Option<Vec<Remembered>>,
-    /// The pools, where they change.
-    pub pools: Option<BTreeMap<String, CpuSet>>,
+    /// Whether pools, or the CPUs of anybody, are others afterwards.
+    pub moved: bool,
     /// Pods of which a container runs elsewhere afterwards, or whose record changes; removed pods are not among them.
     pub affected: BTreeSet<String>,
 }
@@ -44,15 +44,15 @@ impl Plan {
         let remembered = &after.cpus.remembered;
         Self {
             remembered: (before.cpus.remembered != *remembered).then(|| remembered.clone()),
-            pools: (before.cpus.pools != after.cpus.pools).then(|| after.cpus.pools.clone()),
+            moved: before.cpus.pools != after.cpus.pools || before.cpus.containers != after.cpus.containers,
             affected,
             pods,
             after,
         }
     }
 
-    /// Whether no record changes.
+    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
-        self.pods.is_empty() && self.remembered.is_none() && self.pools.is_none()
+        self.pods.is_empty() && self.remembered.is_none() && !self.moved && self.affected.is_empty()
     }
 }

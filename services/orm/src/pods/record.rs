@@ -59,8 +59,8 @@ pub fn changes(plan: &Plan, rules: &Rules) -> Vec<Change> {
     if let Some(remembered) = &plan.remembered {
         changes.push(Change::Put(REMEMBERED_KEY.to_owned(), encode_remembered(remembered)));
     }
-    if let Some(pools) = plan.pools.as_ref().filter(|_| keeps_pools(rules)) {
-        changes.push(Change::Put(POOLS_KEY.to_owned(), encode_pools(pools)));
+    if keeps_pools(rules) && plan.moved {
+        changes.push(Change::Put(POOLS_KEY.to_owned(), encode_pools(&plan.after)));
     }
     changes
 }
@@ -77,10 +77,11 @@ pub fn load<'r>(
     state.cpus.reserved = reserved.clone();
     state.cpus.pools.insert(RESERVE.to_owned(), reserved);
     let mut faults = Vec::new();
+    let mut kept = None;
     for (key, bytes) in records {
         let taken = match key {
             REMEMBERED_KEY => decode_remembered(bytes).map(|known| state.cpus.remembered = known),
-            POOLS_KEY if keeps_pools(rules) => decode_pools(bytes).map(|pools| state.cpus.pools = pools),
+            POOLS_KEY if keeps_pools(rules) => decode_pools(bytes).map(|known| kept = Some(known)),
             _ if key.starts_with(POD_PREFIX) => decode(&mut state, bytes),
             _ => Ok(()),
         };
@@ -88,7 +89,18 @@ pub fn load<'r>(
             faults.push((key.to_owned(), error));
         }
     }
-    settled::settle(&mut state, &machine, rules);
+    match kept {
+        Some(kept) => {
+            state.cpus.pools = kept.pools;
+            for (id, cpus) in kept.placed {
+                if let Some(own) = state.cpus.containers.get_mut(&id) {
+                    Arc::make_mut(own).cpus = cpus;
+                }
+            }
+            memory::settle(&mut state.memory, &machine);
+        }
+        None => drop(settled::settle(&mut state, &machine, rules)),
+    }
     (state, faults)
 }
 
@@ -308,13 +320,33 @@ fn decode_remembered(bytes: &[u8]) -> Result<Vec<Remembered>, RecordError> {
     RememberedRecord::decode(bytes)?.pods.into_iter().map(known).collect()
 }
 
-fn encode_pools(pools: &BTreeMap<String, CpuSet>) -> Vec<u8> {
-    let pool =
-        |(name, cpus): (&String, &CpuSet)| pools_record::Pool { name: name.clone(), cpus: cpus.to_string() };
-    PoolsRecord { pools: pools.iter().map(pool).collect() }.encode_to_vec()
+/// Pools, and who runs where in them.
+struct Kept {
+    pools: BTreeMap<String, CpuSet>,
+    placed: Vec<(ContainerId, CpuSet)>,
 }
 
-fn decode_pools(bytes: &[u8]) -> Result<BTreeMap<String, CpuSet>, RecordError> {
+fn encode_pools(state: &State) -> Vec<u8> {
+    let pool =
+        |(name, cpus): (&String, &CpuSet)| pools_record::Pool { name: name.clone(), cpus: cpus.to_string() };
+    let placed = |(id, own): (&ContainerId, &Arc<policy::Container>)| pools_record::Placed {
+        uid: id.pod.to_string(),
+        container: id.container.to_string(),
+        cpus: own.cpus.to_string(),
+    };
+    let in_pools = state.cpus.containers.iter().filter(|(_, own)| own.qos != QosLevel::Dedicated);
+    PoolsRecord { pools: state.cpus.pools.iter().map(pool).collect(), placed: in_pools.map(placed).collect() }
+        .encode_to_vec()
+}
+
+fn decode_pools(bytes: &[u8]) -> Result<Kept, RecordError> {
+    let record = PoolsRecord::decode(bytes)?;
     let pool = |pool: pools_record::Pool| Ok((pool.name, pool.cpus.parse()?));
-    PoolsRecord::decode(bytes)?.pools.into_iter().map(pool).collect()
+    let placed = |placed: pools_record::Placed| {
+        Ok((ContainerId::new(placed.uid, placed.container), placed.cpus.parse()?))
+    };
+    Ok(Kept {
+        pools: record.pools.into_iter().map(pool).collect::<Result<_, RecordError>>()?,
+        placed: record.placed.into_iter().map(placed).collect::<Result<_, RecordError>>()?,
+    })
 }

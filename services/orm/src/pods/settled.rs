@@ -1,6 +1,6 @@
 //! What follows from who has CPUs of its own: pools, and who runs where in them.
 
-use super::{CpuPolicy, Refusal, Rules, State, placement, refuse};
+use super::{CpuPolicy, Refusal, Rules, State, placement, refuse, shortage};
 use crate::{
     plan::Reason,
     policy::{self, ContainerId, RESERVE, SHARE, memory},
@@ -9,12 +9,27 @@ use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
 use std::{collections::BTreeSet, sync::Arc};
 
+/// Recomputations of pools that overlap; two were enough wherever it was tried.
+const OVERLAP_ROUNDS: usize = 8;
+
 /// Computes pools, and the CPUs and memory of all who have none of their own, anew. Names bound containers that lose their
 /// binding.
 pub(super) fn settle(state: &mut State, machine: &Machine, rules: &Rules) -> Vec<ContainerId> {
     memory::settle(&mut state.memory, machine);
+    shortage::flag(state, machine, rules);
     match &rules.cpu_policy {
-        CpuPolicy::Dynamic(options) => policy::recompute(&mut state.cpus, options, machine).unbound,
+        CpuPolicy::Dynamic(options) => {
+            let mut unbound = policy::recompute(&mut state.cpus, options, machine).unbound;
+            // Pools that overlap follow from the pools before: until they stay as they are.
+            for _ in 0..if options.overlap { OVERLAP_ROUNDS } else { 0 } {
+                let before = state.cpus.pools.clone();
+                unbound.extend(policy::recompute(&mut state.cpus, options, machine).unbound);
+                if before == state.cpus.pools {
+                    break;
+                }
+            }
+            unbound
+        }
         CpuPolicy::Native(_) => {
             settle_native(&mut state.cpus, machine);
             Vec::new()
