@@ -105,7 +105,7 @@ closed_set! {
         CpuOffline = "cpu-offline",
         /// CPUs of the exclusive set have become reserved since; they do once the pod has ended.
         OnReserved = "on-reserved",
-        /// The NUMA node that the pod was bound to has no CPU for it any more: it runs unbound.
+        /// No NUMA node has CPUs for the pod that is to be bound, or none any more: it runs unbound.
         NumaBindingLost = "numa-binding-lost",
         /// More memory is taken of the pod's NUMA nodes than they have, since the machine has lost some.
         MemoryShort = "memory-short",

@@ -19,12 +19,7 @@ pub(super) fn take_up(after: &mut State, machine: &Machine, rules: &Rules, reser
         after.cpus.reserved.clone_from(reserved);
     }
     take_up_memory(after, machine, rules);
-    let unbound = settled::settle(after, machine, rules);
-    for id in &unbound {
-        after.change_pod(&id.pod, |pod| {
-            pod.flags.insert(Flag::NumaBindingLost);
-        });
-    }
+    settled::settle(after, machine, rules);
     for (_, uid, lost) in in_order(after, machine) {
         let Some(pod) = after.pods.get(&uid).cloned() else { continue };
         place_anew(after, machine, rules, &pod, &lost);

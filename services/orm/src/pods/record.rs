@@ -99,7 +99,7 @@ pub fn load<'r>(
             }
             memory::settle(&mut state.memory, &machine);
         }
-        None => drop(settled::settle(&mut state, &machine, rules)),
+        None => settled::settle(&mut state, &machine, rules),
     }
     (state, faults)
 }
@@ -111,17 +111,14 @@ fn keeps_pools(rules: &Rules) -> bool {
 
 /// Whether the pod's record is another one.
 pub(super) fn differs(before: &State, after: &State, uid: &str) -> bool {
-    let cpus = |state: &State| -> Vec<(ContainerId, Arc<policy::Container>)> {
-        let from = ContainerId::new(uid, "");
-        let own = state.cpus.containers.range(from..).take_while(|(id, _)| &*id.pod == uid);
-        own.map(|(id, own)| (id.clone(), Arc::clone(own))).collect()
-    };
-    let (old, new) = (cpus(before), cpus(after));
-    let same = |(a, b): (&(ContainerId, Arc<policy::Container>), &(ContainerId, Arc<policy::Container>))| {
-        a.0 == b.0 && (Arc::ptr_eq(&a.1, &b.1) || a.1 == b.1 || stored(&a.1) == stored(&b.1))
-    };
-    if old.len() != new.len() || !old.iter().zip(&new).all(same) {
-        return true;
+    let same = |old: &policy::Container, new: &policy::Container| old == new || stored(old) == stored(new);
+    let (mut old, mut new) = (before.cpus.of_pod(uid), after.cpus.of_pod(uid));
+    loop {
+        match (old.next(), new.next()) {
+            (None, None) => break,
+            (Some((a, old)), Some((b, new))) if a == b && same(old, new) => {}
+            _ => return true,
+        }
     }
     let memory = |state: &State| -> Vec<memory::Container> {
         let from = ContainerId::new(uid, "");

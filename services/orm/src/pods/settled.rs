@@ -1,9 +1,9 @@
 //! What follows from who has CPUs of its own: pools, and who runs where in them.
 
-use super::{CpuPolicy, Refusal, Rules, State, placement, refuse, shortage};
+use super::{CpuPolicy, Pod, Refusal, Rules, State, placement, refuse, shortage};
 use crate::{
-    plan::Reason,
-    policy::{self, ContainerId, RESERVE, SHARE, memory},
+    plan::{Flag, Reason},
+    policy::{self, ContainerId, Options, RESERVE, SHARE, memory},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
@@ -12,28 +12,43 @@ use std::{collections::BTreeSet, sync::Arc};
 /// Recomputations of pools that overlap; two were enough wherever it was tried.
 const OVERLAP_ROUNDS: usize = 8;
 
-/// Computes pools, and the CPUs and memory of all who have none of their own, anew. Names bound containers that lose their
-/// binding.
-pub(super) fn settle(state: &mut State, machine: &Machine, rules: &Rules) -> Vec<ContainerId> {
+/// Computes pools, and the CPUs and memory of all who have none of their own, anew.
+pub(super) fn settle(state: &mut State, machine: &Machine, rules: &Rules) {
     memory::settle(&mut state.memory, machine);
     shortage::flag(state, machine, rules);
     match &rules.cpu_policy {
         CpuPolicy::Dynamic(options) => {
-            let mut unbound = policy::recompute(&mut state.cpus, options, machine).unbound;
+            policy::recompute(&mut state.cpus, options, machine);
             // Pools that overlap follow from the pools before: until they stay as they are.
             for _ in 0..if options.overlap { OVERLAP_ROUNDS } else { 0 } {
                 let before = state.cpus.pools.clone();
-                unbound.extend(policy::recompute(&mut state.cpus, options, machine).unbound);
+                policy::recompute(&mut state.cpus, options, machine);
                 if before == state.cpus.pools {
                     break;
                 }
             }
-            unbound
+            flag_unbound(state, options);
         }
-        CpuPolicy::Native(_) => {
-            settle_native(&mut state.cpus, machine);
-            Vec::new()
-        }
+        CpuPolicy::Native(_) => settle_native(&mut state.cpus, machine),
+    }
+}
+
+/// Reclaimed pods that are to be bound and are not: there was no node for them, or it has no CPU for them any more.
+fn flag_unbound(state: &mut State, options: &Options) {
+    let is_unbound = |pod: &Pod| {
+        let main = ContainerId::new(pod.uid.as_str(), pod.main.as_str());
+        let wants = pod.served == QosLevel::Reclaimed && pod.wishes.numa_binding();
+        let own = state.cpus.containers.get(&main).filter(|_| wants && options.reclaim_numa_binding);
+        own.is_some_and(|own| own.numa_hint.is_none())
+    };
+    let reclaimed = state.pods.values().filter(|pod| pod.served == QosLevel::Reclaimed);
+    let differing = reclaimed.filter(|pod| pod.flags.contains(&Flag::NumaBindingLost) != is_unbound(pod));
+    for uid in differing.map(|pod| pod.uid.clone()).collect::<Vec<_>>() {
+        state.change_pod(&uid, |pod| {
+            if !pod.flags.remove(&Flag::NumaBindingLost) {
+                pod.flags.insert(Flag::NumaBindingLost);
+            }
+        });
     }
 }
 
