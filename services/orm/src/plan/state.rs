@@ -97,7 +97,7 @@ closed_set! {
         NodeAgent = "node-agent",
         /// Every CPU is exclusive: a node agent runs on CPUs of others.
         NodeAgentOverlaps = "node-agent-overlaps",
-        /// No NUMA node alone had room for the bound pod.
+        /// No NUMA node alone had room for the bound pod, or its CPUs are on another node than it was bound to.
         NumaBindingSpans = "numa-binding-spans",
         /// A dedicated pod that ran before it was known, and for which there was no room: it runs in the shared pool.
         AdoptedWithoutRoom = "adopted-without-room",

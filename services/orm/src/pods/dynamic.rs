@@ -7,7 +7,7 @@ use crate::{
     topology_manager::{Containers, Hint, Merged, Policy, Provider, Subject, align},
 };
 use oxalyst_qos::QosLevel;
-use oxalyst_topology::Machine;
+use oxalyst_topology::{Machine, NumaMask};
 use oxalyst_units::{Bytes, MilliCpu};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -135,7 +135,9 @@ impl<'a> Joining<'a> {
             provider.insert(CPU.to_owned(), hints.map_err(refused)?);
         }
         let request = self.memory_request(asked);
-        if !request.bytes.is_empty() {
+        // How much memory reclaimed pods may have is advice. Without any it is no reason to refuse one.
+        let unadvised = request.qos == QosLevel::Reclaimed && self.memory_options.numa_headroom.is_empty();
+        if !request.bytes.is_empty() && !unadvised {
             let hints = memory::hints(
                 &self.after.memory,
                 &self.memory_options,
@@ -167,13 +169,18 @@ impl<'a> Joining<'a> {
         Ok(())
     }
 
-    /// The hint for memory: its own, else that of the CPUs.
+    /// The hint for memory: its own, else that of the CPUs; of a reclaimed pod the node that its CPUs were bound to.
     pub(super) fn memory_hint(&self, asked: &Asked, merged: &Merged) -> Hint {
         let hint = merged.hint(MEMORY);
-        if hint.mask.is_some() || self.memory_request(asked).qos == QosLevel::Reclaimed {
+        if hint.mask.is_some() {
             return hint;
         }
-        merged.hint(CPU)
+        if self.pod.served != QosLevel::Reclaimed {
+            return merged.hint(CPU);
+        }
+        let id = ContainerId::new(self.pod.uid.as_str(), asked.name.as_str());
+        let node = self.after.cpus.containers.get(&id).and_then(|own| own.numa_hint);
+        node.map_or(Hint::anywhere(true), |node| Hint::on(NumaMask::only(node), true))
     }
 }
 

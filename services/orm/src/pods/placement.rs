@@ -101,6 +101,11 @@ impl<'a> Seen<'a> {
             if own && !entry.cpus.is_disjoint(&self.state.cpus.reserved) {
                 flags.insert(Flag::OnReserved);
             }
+            let home = own.then_some(entry.numa_hint).flatten().map(NumaMask::only);
+            let nodes = self.machine.nodes_of(&placement.cpus);
+            if home.is_some_and(|home| !nodes.is_empty() && nodes != home) {
+                flags.insert(Flag::NumaBindingSpans);
+            }
             placement.exclusive = own && !placement.cpus.is_empty();
             if !own {
                 placement.pool = Some(entry.pool().to_owned()).filter(|pool| !pool.is_empty());
@@ -142,9 +147,16 @@ pub fn placement_of(state: &State, machine: &Machine, uid: &str) -> Option<PodPl
     state.pods.get(uid).map(|pod| Seen::of(state, machine).pod(pod))
 }
 
-/// The online CPUs of every pool, by name.
+/// The online CPUs of every pool, by name. A pool whose containers all ramp up is where they run meanwhile.
 pub fn pools(state: &State, machine: &Machine) -> BTreeMap<String, CpuSet> {
-    state.cpus.pools.iter().map(|(name, cpus)| (name.clone(), cpus & machine.online())).collect()
+    let pools = state.cpus.pools.iter();
+    let mut pools: BTreeMap<_, _> =
+        pools.map(|(name, cpus)| (name.clone(), cpus & machine.online())).collect();
+    let rising = state.cpus.containers.values().filter(|own| own.qos == QosLevel::Shared && own.ramp_up);
+    for own in rising {
+        pools.entry(own.pool().to_owned()).or_insert_with(|| &own.cpus & machine.online());
+    }
+    pools
 }
 
 /// CPUs that could be given exclusively, for each NUMA node that has CPUs.

@@ -116,10 +116,14 @@ impl Node {
             .collect();
         let ids: BTreeSet<u32> = cpus.iter().map(|cpu| cpu.numa).collect();
         let mut distances = self.rows.distances.iter();
-        let node = |id: u32| NumaNode {
-            memory: Some(Bytes(self.memory.get(&id).copied().unwrap_or(MEMORY))),
-            distances: distances.next().cloned().unwrap_or_default(),
-            ..NumaNode::new(id)
+        let node = |id: u32| {
+            let memory = self.memory.get(&id).copied().unwrap_or(MEMORY);
+            NumaNode {
+                memory: Some(Bytes(memory)),
+                has_memory: memory > 0,
+                distances: distances.next().cloned().unwrap_or_default(),
+                ..NumaNode::new(id)
+            }
         };
         let nodes = ids.into_iter().map(node).collect();
         let machine = Machine::new(cpus, nodes).map_err(|error| error.to_string())?;
