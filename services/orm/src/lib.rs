@@ -8,6 +8,7 @@ pub mod clock;
 pub mod katalyst;
 pub mod metrics;
 pub mod plan;
+pub mod pods;
 pub mod policy;
 pub mod record;
 pub mod settings;

@@ -21,7 +21,7 @@ mod request;
 mod room;
 mod state;
 mod take;
-mod words;
+pub(crate) mod words;
 
 pub use admit::admit;
 pub use adopt::{adopt, replan};
