@@ -105,6 +105,15 @@ impl Allocations {
     fn tick(&mut self) {
         self.look_at_machine();
         self.free_absent();
+        let promoted = plan::promote(&self.state, &self.machine);
+        if !promoted.is_empty() {
+            tracing::info!(
+                pods = promoted.changes.len(),
+                "dedicated pods that had waited for room get their sets"
+            );
+            // Refused by a failing disk, they wait on.
+            let _ = self.settle(&promoted);
+        }
         if !self.unsaved.is_empty() {
             // The outcome is told by `storage_works` or `storage_fails`; nothing waits for this attempt.
             let _ = self.commit(std::iter::empty(), false);

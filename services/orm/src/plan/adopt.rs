@@ -112,13 +112,13 @@ fn names_pod(running: &Running) -> bool {
     !running.request.pod_uid.is_empty() && !running.request.sandbox_id.is_empty()
 }
 
-fn extend(plan: &mut Plan, state: &mut State, step: Plan) {
+pub(super) fn extend(plan: &mut Plan, state: &mut State, step: Plan) {
     state.apply(&step);
     plan.changes.extend(step.changes);
     plan.retired.extend(step.retired);
 }
 
-fn with_affected(plan: Plan, before: &State, after: &State, machine: &Machine) -> Plan {
+pub(super) fn with_affected(plan: Plan, before: &State, after: &State, machine: &Machine) -> Plan {
     let changed: BTreeSet<_> = plan
         .changes
         .iter()
