@@ -53,8 +53,8 @@ pub enum Error {
 /// # Errors
 /// A filter or an endpoint that cannot be used.
 pub fn init(service: &'static str, settings: &Common) -> Result<Guard, Error> {
-    let filter = levels::filter(&settings.log)
-        .map_err(|what| Error::Filter { given: settings.log.clone(), what })?;
+    let filter =
+        levels::filter(&settings.log).map_err(|what| Error::Filter { given: settings.log.clone(), what })?;
     let traces = settings.otlp_endpoint.as_deref().map(|url| traces::provider(service, url)).transpose()?;
     let spans = traces.as_ref().map(traces::layer);
     let lines: Box<dyn Layer<Subscriber> + Send + Sync> = match settings.log_format {

@@ -22,7 +22,9 @@ pub(crate) fn provider(service: &'static str, url: &str) -> Result<SdkTracerProv
 fn check(url: &str) -> Result<(), &'static str> {
     let given = url.to_ascii_lowercase();
     if given.starts_with("https://") {
-        return Err("https is not supported: write http://HOST:PORT of a collector that encrypts, such as one on this node");
+        return Err(
+            "https is not supported: write http://HOST:PORT of a collector that encrypts, such as one on this node",
+        );
     }
     match given.strip_prefix("http://") {
         Some(rest) if !rest.is_empty() => Ok(()),
