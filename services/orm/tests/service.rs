@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use oxalyst_proto::mesh::v1::introspection_client::IntrospectionClient;
+use oxalyst_proto::mesh::v1::{GetStatusRequest, Status};
 use oxalyst_proto::orm::v1::admit_reply::Outcome;
 use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
 use oxalyst_proto::orm::v1::{
@@ -73,7 +75,10 @@ impl Host {
     }
 
     async fn start(&self, more: &[&str]) -> Orm {
-        let child = self.command("run", more).stderr(Stdio::inherit()).spawn().unwrap();
+        self.answering(self.command("run", more).stderr(Stdio::inherit()).spawn().unwrap()).await
+    }
+
+    async fn answering(&self, child: Child) -> Orm {
         let mut client = AllocatorClient::new(oxalyst_mesh::connect(&self.dir.path().join("run"), "orm"));
         let end = Instant::now() + DEADLINE;
         while client.get_state(GetStateRequest {}).await.is_err() {
@@ -81,6 +86,34 @@ impl Host {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Orm { child, client }
+    }
+
+    /// Starts it by a shell script that is given the command as its arguments.
+    async fn start_by(&self, script: &str) -> Orm {
+        let command = self.command("run", &[]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]).arg(command.get_program()).args(command.get_args());
+        self.answering(shell.spawn().unwrap()).await
+    }
+
+    async fn status(&self) -> Status {
+        let channel = oxalyst_mesh::connect(&self.dir.path().join("run"), "orm");
+        let mut client = IntrospectionClient::new(channel);
+        client.get_status(GetStatusRequest {}).await.unwrap().into_inner()
+    }
+
+    /// Whether it is ready, and what it waits for.
+    async fn readiness(&self) -> (bool, Vec<String>) {
+        let status = self.status().await;
+        (status.ready, status.pending.into_iter().map(|p| format!("{}: {}", p.name, p.detail)).collect())
+    }
+
+    async fn becomes_ready(&self) {
+        let end = Instant::now() + DEADLINE;
+        while !self.readiness().await.0 {
+            assert!(Instant::now() < end, "orm did not become ready in time: {:?}", self.readiness().await);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// Runs it where it cannot start, and gives what it said.
@@ -106,6 +139,13 @@ impl Drop for Orm {
 }
 
 impl Orm {
+    /// How long a file that it writes may become: with "0" its disk fails.
+    fn limit_files(&self, limit: &str) {
+        let pid = self.child.id().to_string();
+        let limit = format!("--fsize={limit}:");
+        assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());
+    }
+
     async fn admit(&mut self, sandbox: &Sandbox) -> AdmitReply {
         let request = AdmitPodRequest { sandbox: Some(sandbox.clone()), ..AdmitPodRequest::default() };
         self.client.admit_pod(request).await.unwrap().into_inner()
@@ -232,6 +272,40 @@ async fn what_was_answered_survives_kill_9() {
     drop(orm);
     let mut orm = host.start(&[]).await;
     assert_eq!(orm.state().await, before);
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_is_seen_in_readiness_until_it_works_again() {
+    let host = Host::new();
+    let mut orm = host.start_by("trap '' XFSZ; exec \"$0\" \"$@\"").await;
+    orm.limit_files("0");
+    let reply = orm.admit(&sandbox("d", "dedicated_cores", Some(1024))).await;
+    assert_eq!(refused(&reply).reason, "storage");
+    assert!(!placed(&orm.admit(&sandbox("a", "shared_cores", Some(512))).await).exclusive);
+    let (ready, waits) = host.readiness().await;
+    assert!(!ready && waits.len() == 1 && waits[0].starts_with("ledger: "), "{waits:?}");
+    orm.limit_files("unlimited");
+    host.becomes_ready().await;
+    assert_eq!(placed(&orm.admit(&sandbox("d", "dedicated_cores", Some(1024))).await).cpus, "0");
+}
+
+#[tokio::test]
+async fn a_refusal_alone_finds_out_that_the_disk_works_again() {
+    let host = Host::new();
+    let mut orm = host.start_by("trap '' XFSZ; exec \"$0\" \"$@\"").await;
+    orm.limit_files("0");
+    assert_eq!(refused(&orm.admit(&sandbox("d", "dedicated_cores", Some(1024))).await).reason, "storage");
+    assert!(!host.readiness().await.0);
+    orm.limit_files("unlimited");
+    host.becomes_ready().await;
+}
+
+#[tokio::test]
+async fn reserved_cpus_that_the_machine_lacks_are_named_at_the_start() {
+    let host = Host::new();
+    host.write("sys/devices/system/cpu/present", "0-2\n");
+    let _orm = host.start(&["--set", "reserved_cpus=1-2,7,9"]).await;
+    assert_eq!(host.status().await.facts["reserved.absent"], "7,9");
 }
 
 #[tokio::test]

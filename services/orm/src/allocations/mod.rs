@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use actix::{Actor, AsyncContext as _, Context};
 use oxalyst_ledger::{Change, CommitError, Ledger};
-use oxalyst_mesh::Facts;
+use oxalyst_mesh::{Condition, Facts};
 use oxalyst_proto::orm::v1::PlacementEvent;
 use oxalyst_topology::Machine;
 use tokio::sync::broadcast;
@@ -46,6 +46,8 @@ pub struct Allocations {
     events: broadcast::Sender<Arc<PlacementEvent>>,
     watch_period: Duration,
     storage_fault: Option<String>,
+    /// Pending while the disk fails.
+    writable: Condition,
     facts: Facts,
     metrics: Metrics,
 }
