@@ -13,7 +13,7 @@ use crate::store::{Snapshot, Subject};
 
 /// A name that is in no catalogue.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no metric {0:?}: ListMetrics tells those that are")]
+#[error("there is no metric {0:?}: `oxctl metrics` without a name shows those that are")]
 pub struct UnknownMetric(pub String);
 
 /// Answers a query. Containers come in the order of their cgroups, the node first, metrics in the catalogue's order.

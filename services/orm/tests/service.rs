@@ -5,12 +5,13 @@ mod host;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use oxalyst_proto::orm::v1::{AdmitPodRequest, GetTopologyRequest, ReconcileRequest, WatchPlacementsRequest};
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
 
-use host::{DEADLINE, Host, placed, refused, sandbox};
+use host::{DEADLINE, Host, Orm, placed, refused, sandbox};
 
 #[tokio::test]
 async fn an_exclusive_set_is_carved_out_of_the_shared_pool_and_given_back() {
@@ -188,4 +189,77 @@ async fn a_start_that_cannot_succeed_says_why_on_one_line_and_ends_with_2() {
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()
+}
+
+/// Starts it as a child of a shell that lets writes past a file-size limit fail instead of ending the process.
+async fn start_limitable(host: &Host) -> Orm {
+    let command = host.command("run", &[]);
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+        .arg(command.get_program())
+        .args(command.get_args());
+    let mut orm = host.attach(shell.spawn().unwrap());
+    until_ready(&mut orm).await;
+    orm
+}
+
+/// Whether it is ready, and what it waits for.
+async fn readiness(orm: &mut Orm) -> (bool, Vec<String>) {
+    match orm.status().await {
+        Ok(s) => (s.ready, s.pending.into_iter().map(|p| format!("{}: {}", p.name, p.detail)).collect()),
+        Err(e) => (false, vec![e.to_string()]),
+    }
+}
+
+async fn until_ready(orm: &mut Orm) {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let (ready, waits) = readiness(orm).await;
+        if ready {
+            return;
+        }
+        assert!(Instant::now() < end, "orm did not become ready in time: {waits:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// How long a file that it writes may become: with "0" its disk fails.
+fn limit_files(orm: &Orm, limit: &str) {
+    let (pid, limit) = (orm.child.id().to_string(), format!("--fsize={limit}:"));
+    assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_is_seen_in_readiness_until_it_works_again() {
+    let host = Host::new();
+    let mut orm = start_limitable(&host).await;
+    limit_files(&orm, "0");
+    let reply = orm.admit(&sandbox("d", "dedicated_cores", Some(1024))).await;
+    assert_eq!(refused(&reply).reason, "storage");
+    assert!(!placed(&orm.admit(&sandbox("a", "shared_cores", Some(512))).await).exclusive);
+    let (ready, waits) = readiness(&mut orm).await;
+    assert!(!ready && waits.len() == 1 && waits[0].starts_with("ledger: "), "{waits:?}");
+    limit_files(&orm, "unlimited");
+    until_ready(&mut orm).await;
+    assert_eq!(placed(&orm.admit(&sandbox("d", "dedicated_cores", Some(1024))).await).cpus, "0");
+}
+
+#[tokio::test]
+async fn a_refusal_alone_finds_out_that_the_disk_works_again() {
+    let host = Host::new();
+    let mut orm = start_limitable(&host).await;
+    limit_files(&orm, "0");
+    assert_eq!(refused(&orm.admit(&sandbox("d", "dedicated_cores", Some(1024))).await).reason, "storage");
+    assert!(!readiness(&mut orm).await.0);
+    limit_files(&orm, "unlimited");
+    until_ready(&mut orm).await;
+}
+
+#[tokio::test]
+async fn reserved_cpus_that_the_machine_lacks_are_named_at_the_start() {
+    let host = Host::new();
+    host.write("sys/devices/system/cpu/present", "0-2\n");
+    let mut orm = host.start(&["--set", "reserved_cpus=1-2,7,9"]).await;
+    assert_eq!(orm.status().await.unwrap().facts["reserved.absent"], "7,9");
 }

@@ -8,12 +8,12 @@ use serde::Serialize;
 
 use crate::args::{Cli, Command, MetricsArgs, Output, Scope};
 use crate::peers::{PeerError, Peers};
-use crate::view::Answer;
 use crate::view::metrics::MetricsView;
 use crate::view::pods::PodsView;
 use crate::view::pools::PoolsView;
 use crate::view::status::StatusView;
 use crate::view::topology::TopologyView;
+use crate::view::{Answer, Told};
 
 /// Why nothing could be told.
 #[derive(Debug, thiserror::Error)]
@@ -34,15 +34,17 @@ pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
         Command::Pods => pods(&peers, cli.output).await,
         Command::Pools => {
             let view = PoolsView::new(peers.state().await?);
-            answer(&view, cli.output, |_| view.render(), Vec::new(), true)
+            answer(&view, cli.output, |_| view.render(), Vec::new(), Told::Well)
         }
         Command::Topology => {
             let view = TopologyView::new(peers.topology().await?);
-            answer(&view, cli.output, |wide| view.render(wide), Vec::new(), true)
+            answer(&view, cli.output, |wide| view.render(wide), Vec::new(), Told::Well)
         }
         Command::Metrics(args) => {
             let view = MetricsView::new(peers.metrics(query(args)).await?);
-            answer(&view, cli.output, |wide| view.render(wide), Vec::new(), true)
+            let problems = view.without_samples(&args.ids);
+            let told = Told::well_if(problems.is_empty());
+            answer(&view, cli.output, |wide| view.render(wide), problems, told)
         }
     }
 }
@@ -54,7 +56,7 @@ async fn status(peers: &Peers, output: Output) -> Result<Answer, AskError> {
         tokio::join!(peers.status(a), peers.status(b), peers.status(c), peers.status(d), peers.status(e));
     let replies = vec![(a, replies.0), (b, replies.1), (c, replies.2), (d, replies.3), (e, replies.4)];
     let view = StatusView::new(replies, now_unix_ms());
-    answer(&view, output, |_| view.render(), Vec::new(), view.ready)
+    answer(&view, output, |_| view.render(), Vec::new(), view.told())
 }
 
 async fn pods(peers: &Peers, output: Output) -> Result<Answer, AskError> {
@@ -68,8 +70,8 @@ async fn pods(peers: &Peers, output: Output) -> Result<Answer, AskError> {
         return Err(AskError::Peers(problems));
     }
     let view = PodsView::new(state.ok(), running.ok(), problems.clone(), now_unix_ms());
-    let well = problems.is_empty();
-    answer(&view, output, |wide| view.render(wide), problems, well)
+    let told = Told::well_if(problems.is_empty());
+    answer(&view, output, |wide| view.render(wide), problems, told)
 }
 
 fn query(args: &MetricsArgs) -> QueryRequest {
@@ -86,14 +88,14 @@ fn answer(
     output: Output,
     table: impl FnOnce(bool) -> String,
     problems: Vec<String>,
-    well: bool,
+    told: Told,
 ) -> Result<Answer, AskError> {
     let text = match output {
         Output::Json => serde_json::to_string_pretty(view)? + "\n",
         Output::Table => table(false),
         Output::Wide => table(true),
     };
-    Ok(Answer { text, problems, well })
+    Ok(Answer { text, problems, told })
 }
 
 fn now_unix_ms() -> i64 {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use actix::{Actor, AsyncContext as _, Context};
 use oxalyst_ledger::{Change, CommitError, Ledger};
-use oxalyst_mesh::Facts;
+use oxalyst_mesh::{Condition, Facts};
 use oxalyst_proto::orm::v1::PlacementEvent;
 use oxalyst_topology::Machine;
 use tokio::sync::broadcast;
@@ -49,6 +49,8 @@ pub struct Allocations {
     storage_fault: Option<String>,
     /// How often the ledger was built anew, as last told.
     rebuilt: u64,
+    /// Pending while the disk fails.
+    writable: Condition,
     facts: Facts,
     metrics: Metrics,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use oxalyst_ledger::{Ledger, Opened, Options};
 use oxalyst_mesh::Mesh;
-use oxalyst_topology::{CpuSet, DiscoveryError, discover};
+use oxalyst_topology::{CpuSet, DiscoveryError, Machine, discover};
 use tokio::sync::broadcast;
 
 use super::absent::Absent;
@@ -95,12 +95,19 @@ impl Allocations {
         if machine.online().is_subset(&reserved) {
             return Err(OpenError::ReservedAll { reserved, online: machine.online().clone() });
         }
+        let absent = absent(&reserved, &machine);
+        if !absent.is_empty() {
+            tracing::warn!(%absent, online = %machine.online(), "reserved_cpus names CPUs that this machine does not have");
+        }
+        mesh.facts
+            .set("reserved.absent", if absent.is_empty() { "none".to_owned() } else { absent.to_string() });
         std::fs::create_dir_all(&settings.ledger_dir)
             .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
         let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
         if let Some(dir) = &settings.import_katalyst_dir {
             import::take_over(&mut ledger, dir, &mesh.facts)?;
         }
+        let writable = mesh.readiness.condition("ledger", "it is being read");
         // Nothing fails from here on, so that another attempt never registers them again.
         let metrics = Metrics::new(&mesh.registry);
         report(&opened, mesh, &metrics);
@@ -115,6 +122,7 @@ impl Allocations {
             watch_period: settings.watch_period(),
             storage_fault: None,
             rebuilt: 0,
+            writable,
             facts: mesh.facts.clone(),
             metrics,
         };
@@ -128,8 +136,14 @@ impl Allocations {
         if let Err(e) = allocations.take_up_machine() {
             tracing::error!(error = %e, "sets on CPUs that have gone could not be replaced; they keep what is recorded");
         }
+        allocations.writable.fulfilled();
         Ok(allocations)
     }
+}
+
+/// Reserved CPUs that are neither online nor offline.
+fn absent(reserved: &CpuSet, machine: &Machine) -> CpuSet {
+    &(reserved - machine.online()) - machine.offline()
 }
 
 fn state(ledger: &Ledger, reserved: CpuSet) -> State {

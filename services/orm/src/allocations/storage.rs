@@ -3,7 +3,9 @@
 use oxalyst_ledger::{Change, CommitError};
 
 use super::Allocations;
+use crate::clock;
 use crate::plan::{Placement, PodChange};
+use crate::record;
 
 impl Allocations {
     pub(super) fn commit(
@@ -51,6 +53,12 @@ impl Allocations {
             );
             self.facts.set("ledger.fault", &text);
         }
+        self.writable.pending(format!(
+            "{text}; meanwhile new exclusive sets are refused, and other decisions are held in memory only"
+        ));
+        // With nothing else to write, this is what finds out that the disk works again.
+        let probe = record::storage_probe(clock::unix_ms());
+        self.unsaved.insert(probe.key().to_owned(), probe);
         self.storage_fault = Some(text);
     }
 
@@ -68,6 +76,7 @@ impl Allocations {
         if self.storage_fault.take().is_some() {
             tracing::info!("the ledger can be written again");
             self.facts.set("ledger.fault", "none");
+            self.writable.fulfilled();
         }
     }
 }
