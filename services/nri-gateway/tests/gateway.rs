@@ -47,7 +47,9 @@ async fn a_runtime_with_calls_of_their_own_is_served_the_same() {
 
 #[actix::test]
 async fn a_refusal_reaches_the_runtime_with_its_numbers() {
-    let (node, session) = Node::up().await;
+    let mut node = Node::bare();
+    node.version = "v2.2.6";
+    let (node, session) = node.risen().await;
     for uid in ["d1", "d2", "d3"] {
         node.run(&session, &pod(uid, "dedicated_cores"), uid).await.unwrap();
     }
@@ -197,6 +199,7 @@ async fn a_stalled_orm_costs_its_deadline_twice_and_then_nothing() {
 #[actix::test]
 async fn closed_refuses_what_is_not_needed_to_start_the_node() {
     let mut node = Node::bare();
+    node.version = "v1.7.28";
     node.start_gateway(OnDeadline::Closed);
     let (session, _) = node.session(vec![], vec![]).await;
     let refused = session.tell(Event::RunPodSandbox, pod("a", "shared_cores"), None).await.unwrap_err();
