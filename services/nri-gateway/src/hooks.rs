@@ -198,7 +198,8 @@ impl HooksContext {
         let containers: Vec<_> = list.containers.into_iter().map(translate::container).collect();
         let listed = (sandboxes.len(), containers.len());
         self.ask(Replace { sandboxes, containers }).await?;
-        match tokio::time::timeout(RECONCILE_DEADLINE, reconcile(&self.orm, &self.roster)).await {
+        match tokio::time::timeout(RECONCILE_DEADLINE, reconcile(&self.orm, &self.roster, &self.kernel)).await
+        {
             Ok(Ok(())) => {}
             // Due again as soon as the session counts as synchronised; the mender then brings what differs.
             Ok(Err(e)) => tracing::warn!(reason = %e, "synchronised without the orm"),

@@ -86,6 +86,7 @@ fn start(settings: Settings, mesh: &Mesh) -> Routes {
         duties_outlet,
         orm.clone(),
         roster.clone(),
+        kernel.clone(),
         is_synchronised.clone(),
         metrics.clone(),
     ));

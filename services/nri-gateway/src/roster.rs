@@ -1,6 +1,7 @@
 //! The one owner of what the runtime runs, what was applied to it and what the kernel said of it.
 
 mod actor;
+mod claims;
 mod entry;
 mod lodging;
 
@@ -15,9 +16,11 @@ use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use oxalyst_topology::CpuSet;
 
 pub use actor::{
-    Applied, CheckStart, Create, Listing, Moved, Observed, PutSandbox, Refused, RefusedAgain, RefusedBefore,
-    RemoveContainer, RemoveSandbox, Replace, Resynchronise, Runs, Standing, StopSandbox, ToCheck, Wrote,
+    Applied, CheckStart, Create, Holds, Listing, Moved, Observed, PutSandbox, Refused, RefusedAgain,
+    RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Resynchronise, Standing, StopSandbox, ToCheck,
+    ToClaim, Wrote,
 };
+pub use claims::{Claims, Idle};
 use entry::Entry;
 pub use entry::{Phase, Seen};
 pub use lodging::Entrance;
@@ -298,9 +301,8 @@ impl Roster {
         }
     }
 
-    /// Everything that runs. Sandboxes that were told to stop are left out where the allocator asks.
-    fn snapshot(&self, with_stopped: bool) -> RuntimeSnapshot {
-        let takes = |id: &str| with_stopped || self.sandboxes.get(id).is_none_or(|l| !l.stopped);
+    /// What the runtime holds, as far as it is in sandboxes that `takes` takes.
+    fn snapshot(&self, takes: impl Fn(&str) -> bool) -> RuntimeSnapshot {
         RuntimeSnapshot {
             sandboxes: self
                 .sandboxes

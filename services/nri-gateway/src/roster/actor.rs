@@ -7,7 +7,7 @@ use oxalyst_proto::gateway::v1::{AppliedContainer, RefusedPod};
 use oxalyst_proto::meta::v1::RuntimeSnapshot;
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
 
-use super::{Check, Due, Entrance, Phase, Roster, Seen};
+use super::{Check, Claims, Due, Entrance, Phase, Roster, Seen};
 use crate::pinning::{Change, Corrections};
 use crate::placements::Cpuset;
 
@@ -126,13 +126,15 @@ pub struct Wrote(pub Vec<String>);
 #[rtype(result = "()")]
 pub struct Applied(pub Vec<Change>);
 
-/// Everything that runs.
+/// Everything that the runtime holds.
 #[derive(Debug, Message)]
 #[rtype(result = "RuntimeSnapshot")]
-pub struct Runs {
-    /// With sandboxes that were told to stop.
-    pub with_stopped: bool,
-}
+pub struct Holds;
+
+/// What the allocator is to count as running.
+#[derive(Debug, Message)]
+#[rtype(result = "Claims")]
+pub struct ToClaim;
 
 /// Every container for an operator.
 #[derive(Debug, Message)]
@@ -184,7 +186,8 @@ answers! {
     Resynchronise => |roster, Resynchronise(seen)| roster.resynchronise(seen);
     Wrote => |roster, Wrote(ids)| roster.wrote(&ids);
     Applied => |roster, Applied(changes)| roster.applied(&changes);
-    Runs => |roster, Runs { with_stopped }| roster.snapshot(with_stopped);
+    Holds => |roster, Holds| roster.snapshot(|_| true);
+    ToClaim => |roster, ToClaim| roster.claims();
     Listing => |roster, Listing| roster.listing();
     Refused => |roster, Refused| roster.refused();
 }

@@ -101,6 +101,11 @@ impl Cgroups {
         self.fixture.set(Controller::Cpuset, &path, "cpuset.cpus.effective", "0-3\n").unwrap();
     }
 
+    /// Makes a pod's own cgroup.
+    pub fn make_parent(&self, parent: &str) {
+        self.fixture.cgroup(&CgroupPath::of_parent(parent).unwrap().0).unwrap();
+    }
+
     pub fn write(&self, id: &str, cpus: &str) {
         self.fixture.set(Controller::Cpuset, &self.path(id), "cpuset.cpus", &format!("{cpus}\n")).unwrap();
     }

@@ -242,7 +242,8 @@ impl Allocator for FakeOrm {
         request: Request<ReconcileRequest>,
     ) -> Result<Response<ReconcileReply>, Status> {
         let request = request.into_inner();
-        self.called("reconcile".into()).await;
+        let told: Vec<_> = request.sandboxes.iter().map(|s| s.sandbox_id.as_str()).collect();
+        self.called(format!("reconcile {}", told.join(" "))).await;
         let (adopted, books, _) = self.change(|books| {
             let mut adopted = Vec::new();
             for sandbox in &request.sandboxes {
