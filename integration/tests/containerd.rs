@@ -8,8 +8,11 @@
     missing_docs
 )]
 
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
 use integration::containerd::Containerd;
-use integration::runtime::{ContainerSpec, PodSpec, Runtime};
+use integration::runtime::{ContainerSpec, PodSpec, Runtime, poll_until};
 use integration::scenarios::{World, refusal};
 use tokio::sync::Mutex;
 
@@ -66,6 +69,13 @@ async fn a_runtime_that_cannot_bear_refusals_starts_again() {
 
             world.runtime.remove_pod(&sandbox).await.unwrap();
             assert_eq!(processes_of(&pod), 0, "round {round}");
+            remove_cgroup(&pod);
+            // It was there before the restart: the runtime tells nobody of its end.
+            let forgotten = poll_until(Duration::from_secs(20), async || {
+                let refused = world.mesh.applied().await.map_err(|e| e.to_string())?.refused;
+                if refused.is_empty() { Ok(()) } else { Err(format!("{refused:?}")) }
+            });
+            forgotten.await.unwrap();
             pod = pod.next_attempt();
             sandbox = world.runtime.run_pod(&pod).await.unwrap();
         }
@@ -84,4 +94,16 @@ fn processes_of(pod: &PodSpec) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let cgroups = processes.map(|p| std::fs::read_to_string(p.path().join("cgroup")).unwrap_or_default());
     cgroups.filter(|text| text.contains(&parent)).count()
+}
+
+/// As a kubelet does when a pod has ended.
+fn remove_cgroup(pod: &PodSpec) {
+    let root = Path::new("/sys/fs/cgroup");
+    let controllers = std::fs::read_dir(root).unwrap().flatten().map(|entry| entry.path());
+    for hierarchy in controllers.chain([PathBuf::from(root)]) {
+        let folder = hierarchy.join(pod.cgroup_parent().trim_start_matches('/'));
+        if folder.exists() {
+            std::fs::remove_dir(&folder).unwrap();
+        }
+    }
 }

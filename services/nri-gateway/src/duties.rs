@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::kernel::Kernel;
 use crate::metrics::Metrics;
 use crate::orm::{Orm, OrmError};
-use crate::roster::{Roster, ToClaim};
+use crate::roster::{Ended, Roster, ToClaim};
 
 /// Releases that may wait. What does not fit is found by the orm, which frees pods that are no longer listed.
 const WAITING: usize = 4096;
@@ -171,6 +171,9 @@ pub async fn reconcile(orm: &Orm, roster: &Addr<Roster>, kernel: &Kernel) -> Res
         idle => kernel.ended(idle, LOOK_DEADLINE).await.unwrap_or_default(),
     };
     let runs = claims.without(&ended);
+    if !ended.is_empty() {
+        let _ = roster.send(Ended(ended)).await;
+    }
     let request = ReconcileRequest { sandboxes: runs.sandboxes, containers: runs.containers };
     let reply = orm.reconcile(request, DEADLINE).await?;
     if !reply.adopted_pod_uids.is_empty() || !reply.freed_pod_uids.is_empty() {

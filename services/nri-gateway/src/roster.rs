@@ -16,7 +16,7 @@ use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use oxalyst_topology::CpuSet;
 
 pub use actor::{
-    Applied, CheckStart, Create, Holds, Listing, Moved, Observed, PutSandbox, Refused, RefusedAgain,
+    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, PutSandbox, Refused, RefusedAgain,
     RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Resynchronise, Standing, StopSandbox, ToCheck,
     ToClaim, Wrote,
 };
@@ -92,7 +92,7 @@ impl Roster {
 
     fn put_sandbox(&mut self, sandbox: Sandbox, entrance: Entrance) {
         self.feed.tell(Event::Sandbox(sandbox.clone()));
-        let lodging = Lodging { entrance, stopped: false, sandbox };
+        let lodging = Lodging { entrance, stopped: false, listed: false, sandbox };
         self.sandboxes.insert(lodging.sandbox.sandbox_id.clone(), lodging);
     }
 

@@ -71,7 +71,7 @@ async fn a_sandbox_that_got_in_refused_or_by_policy_is_not_told() {
 }
 
 #[actix::test]
-async fn a_finished_pod_whose_sandbox_is_still_listed_is_not_told() {
+async fn a_pod_that_was_there_before_the_session_and_whose_cgroup_is_gone_has_ended() {
     let mut node = Node::bare();
     node.start_orm();
     node.start_gateway(OnDeadline::Open);
@@ -79,11 +79,26 @@ async fn a_finished_pod_whose_sandbox_is_still_listed_is_not_told() {
     node.cgroups.make_parent("/kubepods/podc");
     let pods = [("f", "/kubepods/podf"), ("c", "/kubepods/podc")]
         .map(|(uid, parent)| below(parent, pod(uid, "shared_cores")));
-    let (session, _) = node.session(pods.to_vec(), vec![stopped("f", "f1"), stopped("c", "c1")]).await;
+    let listed = [running("f", "f1"), running("c", "c1")];
+    node.cgroups.make(&listed[1]);
+    let (session, _) = node.session(pods.to_vec(), listed.to_vec()).await;
     node.connected().await;
-    // Both are known to the orm: the one is in a crash loop, the other has ended unheard.
-    for pod in pods {
-        session.tell(Event::RunPodSandbox, pod, None).await.unwrap();
+    assert_eq!(told(&node).await, ["s-c", "s-f"]);
+    // The one is in a crash loop, the other has ended. containerd tells of neither sandbox.
+    for (pod, container) in pods.into_iter().zip(listed) {
+        session.stop_container(pod, container).await.unwrap();
     }
     assert_eq!(told(&node).await, ["s-c"]);
+}
+
+#[actix::test]
+async fn what_was_refused_and_ended_unheard_is_forgotten() {
+    let (node, session) = Node::up().await;
+    for uid in ["d1", "d2", "d3", "d4"] {
+        session.tell(Event::RunPodSandbox, pod(uid, "dedicated_cores"), None).await.unwrap();
+    }
+    drop(session);
+    let listed = below("/kubepods/podd4", pod("d4", "dedicated_cores"));
+    let (_session, _) = node.session(vec![listed], vec![]).await;
+    until("it is forgotten", async || node.list().await.unwrap().refused.is_empty().then_some(())).await;
 }

@@ -1,5 +1,6 @@
 //! The roster's mailbox: typed requests with typed replies.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use actix::{Actor, Context, Handler, Message, MessageResult};
@@ -131,6 +132,11 @@ pub struct Applied(pub Vec<Change>);
 #[rtype(result = "RuntimeSnapshot")]
 pub struct Holds;
 
+/// The pods of these sandboxes were found to have ended.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Ended(pub BTreeSet<String>);
+
 /// What the allocator is to count as running.
 #[derive(Debug, Message)]
 #[rtype(result = "Claims")]
@@ -187,6 +193,7 @@ answers! {
     Wrote => |roster, Wrote(ids)| roster.wrote(&ids);
     Applied => |roster, Applied(changes)| roster.applied(&changes);
     Holds => |roster, Holds| roster.snapshot(|_| true);
+    Ended => |roster, Ended(ids)| roster.ended(&ids);
     ToClaim => |roster, ToClaim| roster.claims();
     Listing => |roster, Listing| roster.listing();
     Refused => |roster, Refused| roster.refused();

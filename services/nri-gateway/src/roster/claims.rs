@@ -11,7 +11,7 @@ use super::{Entrance, Roster};
 pub struct Claims {
     /// What is told.
     pub runs: RuntimeSnapshot,
-    /// Sandboxes among it in which nothing runs. NRI does not tell whether they run themselves.
+    /// Sandboxes in which nothing runs and of whose own end nobody would tell.
     pub idle: Vec<Idle>,
 }
 
@@ -47,13 +47,22 @@ impl Roster {
             None => true,
         };
         let runs = self.snapshot(claims);
-        let idle = runs
+        let idle = self
             .sandboxes
             .iter()
-            .filter(|s| !live.contains(s.sandbox_id.as_str()) && !s.cgroup_parent.is_empty())
-            .map(|s| Idle { sandbox_id: s.sandbox_id.clone(), cgroup_parent: s.cgroup_parent.clone() })
+            .filter(|(id, l)| l.listed && !live.contains(id.as_str()) && !l.sandbox.cgroup_parent.is_empty())
+            .map(|(id, l)| Idle { sandbox_id: id.clone(), cgroup_parent: l.sandbox.cgroup_parent.clone() })
             .collect();
         Claims { runs, idle }
+    }
+
+    /// Forgets those of these sandboxes that have no container left.
+    pub(super) fn ended(&mut self, ids: &BTreeSet<String>) {
+        for id in ids {
+            if self.containers.values().all(|e| e.container.sandbox_id != *id) {
+                self.remove_sandbox(id);
+            }
+        }
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) struct Lodging {
     pub(super) sandbox: Sandbox,
     /// It was told to stop: its pod must not be taken in again by a reconciliation.
     pub(super) stopped: bool,
+    /// It was there before the session: containerd 2.1 tells of its containers only, not of its own end.
+    pub(super) listed: bool,
     pub(super) entrance: Entrance,
 }
 
@@ -31,7 +33,7 @@ impl Lodging {
     /// As the runtime lists it; what was known of it `before` is kept.
     pub(super) fn listed(sandbox: Sandbox, before: Option<Self>) -> Self {
         let (stopped, entrance) = before.map_or((false, Entrance::Listed), |b| (b.stopped, b.entrance));
-        Self { sandbox, stopped, entrance }
+        Self { sandbox, stopped, listed: true, entrance }
     }
 
     pub(super) fn refusal(&self) -> Option<&str> {
