@@ -363,13 +363,13 @@ impl HooksContext {
 
     async fn stop_sandbox(&self, pod: PodSandbox) -> Result<(), Status> {
         self.ask(StopSandbox(pod.id.clone())).await?;
-        self.duties.release(pod.uid, pod.id);
+        self.duties.release(translate::uid(&pod), pod.id);
         Ok(())
     }
 
     async fn remove_sandbox(&self, pod: PodSandbox) -> Result<(), Status> {
         self.ask(RemoveSandbox(pod.id.clone())).await?;
-        self.duties.release(pod.uid, pod.id);
+        self.duties.release(translate::uid(&pod), pod.id);
         Ok(())
     }
 }

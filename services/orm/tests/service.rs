@@ -321,6 +321,20 @@ async fn a_listed_dedicated_pod_in_which_nothing_runs_gets_no_exclusive_set() {
 }
 
 #[tokio::test]
+async fn a_pod_without_a_uid_goes_by_its_sandbox() {
+    let host = Host::new();
+    let mut orm = host.start(&[]).await;
+    let bare = Sandbox { pod_uid: String::new(), ..sandbox("d", "dedicated_cores", Some(1024)) };
+    assert_eq!(placed(&orm.admit(&bare).await).pod_uid, "d-1");
+    let listed =
+        ["d", "s"].map(|uid| Sandbox { pod_uid: String::new(), ..sandbox(uid, "shared_cores", None) });
+    let list = ReconcileRequest { sandboxes: listed.into(), containers: vec![] };
+    let reply = orm.client.reconcile(list).await.unwrap().into_inner();
+    assert_eq!(reply.adopted_pod_uids, ["s-1"], "the other is known");
+    assert!(orm.release("", "d-1").await);
+}
+
+#[tokio::test]
 async fn a_cpu_that_goes_offline_leaves_the_pool() {
     let host = Host::new();
     let mut orm = host.start(&[]).await;
