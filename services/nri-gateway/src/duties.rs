@@ -2,7 +2,7 @@
 //!
 //! One task does both, so that a list taken before a release cannot reach the orm after it and take the pod in again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,15 +11,19 @@ use oxalyst_backoff::Backoff;
 use oxalyst_proto::orm::v1::{ReconcileRequest, ReleasePodRequest};
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::kernel::Kernel;
 use crate::metrics::Metrics;
 use crate::orm::{Orm, OrmError};
-use crate::roster::{Roster, Runs};
+use crate::roster::{Ended, Roster, ToClaim};
 
 /// Releases that may wait. What does not fit is found by the orm, which frees pods that are no longer listed.
 const WAITING: usize = 4096;
 
 /// For one call. Nobody waits for these.
 const DEADLINE: Duration = Duration::from_secs(2);
+
+/// For a look at the cgroups of pods in which nothing runs.
+const LOOK_DEADLINE: Duration = Duration::from_millis(250);
 
 /// Where duties are left. Never waits.
 #[derive(Clone, Debug)]
@@ -81,6 +85,7 @@ pub async fn perform(
     mut outlet: DutiesOutlet,
     orm: Orm,
     roster: Addr<Roster>,
+    kernel: Kernel,
     synchronised: watch::Receiver<bool>,
     metrics: Metrics,
 ) {
@@ -113,7 +118,7 @@ pub async fn perform(
         if let Err(e) = release_all(&orm, &mut waiting, &outlet.unheard).await {
             tracing::debug!(error = %e, waiting = waiting.len(), "releases wait");
         } else if list_is_due && *synchronised.borrow() {
-            list_is_due = reconcile(&orm, &roster).await.is_err();
+            list_is_due = reconcile(&orm, &roster, &kernel).await.is_err();
         } else {
             // Without a session nobody knows what runs; the next synchronisation tells.
             list_is_due = false;
@@ -158,8 +163,17 @@ async fn release_all(
 ///
 /// # Errors
 /// [`OrmError`], and then it is still due.
-pub async fn reconcile(orm: &Orm, roster: &Addr<Roster>) -> Result<(), OrmError> {
-    let Ok(runs) = roster.send(Runs { with_stopped: false }).await else { return Ok(()) };
+pub async fn reconcile(orm: &Orm, roster: &Addr<Roster>, kernel: &Kernel) -> Result<(), OrmError> {
+    let Ok(mut claims) = roster.send(ToClaim).await else { return Ok(()) };
+    let ended = match std::mem::take(&mut claims.idle) {
+        idle if idle.is_empty() => BTreeSet::new(),
+        // Where the tree cannot be read, nothing is known to have ended.
+        idle => kernel.ended(idle, LOOK_DEADLINE).await.unwrap_or_default(),
+    };
+    let runs = claims.without(&ended);
+    if !ended.is_empty() {
+        let _ = roster.send(Ended(ended)).await;
+    }
     let request = ReconcileRequest { sandboxes: runs.sandboxes, containers: runs.containers };
     let reply = orm.reconcile(request, DEADLINE).await?;
     if !reply.adopted_pod_uids.is_empty() || !reply.freed_pod_uids.is_empty() {

@@ -145,6 +145,21 @@ fn a_pod_that_runs_is_taken_in_where_it_runs() {
 }
 
 #[test]
+fn many_taken_in_at_once_say_whom_they_move_as_one() {
+    let mut node = Node::new(two_cpus());
+    node.admit(&shared("before"));
+    let mut many: Vec<_> = (0..200).map(|n| running(shared(&format!("s{n:03}")), None)).collect();
+    many.push(running(dedicated("d", 1), Some("1")));
+    let plan = take_in(&mut node, &many);
+    assert_eq!((plan.changes.len(), plan.affected.len()), (201, 202), "with the one that shrinks");
+    assert!(plan.affected.contains("before") && plan.affected.contains("d"));
+    assert_eq!(
+        (node.cpus("before").as_str(), node.cpus("s199").as_str(), node.cpus("d").as_str()),
+        ("0", "0", "1")
+    );
+}
+
+#[test]
 fn without_room_a_dedicated_pod_that_runs_is_shared_and_flagged() {
     let mut node = Node::new(two_cpus());
     take_in(&mut node, &[running(dedicated("d", 2), Some("0-1")), running(shared("s"), None)]);

@@ -148,6 +148,41 @@ async fn the_runtimes_list_brings_in_what_runs_and_frees_what_is_gone() {
 }
 
 #[tokio::test]
+async fn a_listed_dedicated_pod_in_which_nothing_runs_gets_no_exclusive_set() {
+    let host = Host::new();
+    let mut orm = host.start(&[]).await;
+    orm.admit(&sandbox("known", "dedicated_cores", Some(1024))).await;
+    let mut ended = Container { sandbox_id: "ended-1".into(), resources: told(512), ..Container::default() };
+    ended.set_state(ContainerState::Stopped);
+    let list = |containers| ReconcileRequest {
+        sandboxes: ["known", "bare", "ended"].map(|uid| sandbox(uid, "dedicated_cores", Some(512))).into(),
+        containers,
+    };
+    let reply = orm.client.reconcile(list(vec![ended.clone()])).await.unwrap().into_inner();
+    assert_eq!(reply.adopted_pod_uids, Vec::<String>::new());
+    let exclusive = orm.state().await.pods.into_iter().filter(|pod| pod.exclusive).map(|pod| pod.pod_uid);
+    assert_eq!(exclusive.collect::<Vec<_>>(), ["known"]);
+
+    ended.set_state(ContainerState::Created);
+    let reply = orm.client.reconcile(list(vec![ended])).await.unwrap().into_inner();
+    assert_eq!(reply.adopted_pod_uids, ["ended"]);
+}
+
+#[tokio::test]
+async fn a_pod_without_a_uid_goes_by_its_sandbox() {
+    let host = Host::new();
+    let mut orm = host.start(&[]).await;
+    let bare = Sandbox { pod_uid: String::new(), ..sandbox("d", "dedicated_cores", Some(1024)) };
+    assert_eq!(placed(&orm.admit(&bare).await).pod_uid, "d-1");
+    let listed =
+        ["d", "s"].map(|uid| Sandbox { pod_uid: String::new(), ..sandbox(uid, "shared_cores", None) });
+    let list = ReconcileRequest { sandboxes: listed.into(), containers: vec![] };
+    let reply = orm.client.reconcile(list).await.unwrap().into_inner();
+    assert_eq!(reply.adopted_pod_uids, ["s-1"], "the other is known");
+    assert!(orm.release("", "d-1").await);
+}
+
+#[tokio::test]
 async fn a_cpu_that_goes_offline_leaves_the_pool() {
     let host = Host::new();
     let mut orm = host.start(&[]).await;
