@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use oxalyst_proto::orm::v1::{AdmitPodRequest, GetTopologyRequest, ReconcileRequest, WatchPlacementsRequest};
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
 
-use host::{DEADLINE, Host, Orm, placed, refused, sandbox};
+use host::{DEADLINE, Host, Orm, placed, refused, sandbox, told};
 
 #[tokio::test]
 async fn an_exclusive_set_is_carved_out_of_the_shared_pool_and_given_back() {
