@@ -9,13 +9,19 @@
 //! * [`store`]: the newest snapshot, immutable; readers never wait for a pass.
 //! * [`query`]: a snapshot, names and a request become samples.
 
+pub mod aggregate;
 pub mod catalogue;
 pub mod clock;
 pub mod contents;
+pub mod derive;
 pub mod exposition;
 pub mod face;
+pub mod history;
+pub mod machine;
 pub mod names;
+pub mod parts;
 pub mod query;
+pub mod rank;
 pub mod rate;
 pub mod sample;
 pub mod settings;

@@ -38,7 +38,7 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
         first_pass: Some(first_pass),
     };
     Reader::new(pass, settings.schedule(), wiring)?.start();
-    let face = Face { store, names, clock, ages: settings.ages(), period: settings.period() };
+    let face = Face { store, names, clock, terms: settings.terms(), period: settings.period() };
     bound.serve(Routes::new(face.into_service())).await?;
     Ok(())
 }

@@ -6,6 +6,8 @@ use oxalyst_cgroups::{CgroupPath, PathError};
 use oxalyst_settings::{Common, HasCommon};
 use serde::{Deserialize, Serialize};
 
+use crate::query::Terms;
+use crate::rank::Ranking;
 use crate::sample::Ages;
 use crate::sources::cgroup::{PassSettings, Schedule};
 
@@ -25,6 +27,10 @@ pub struct Settings {
     pub forget_after_periods: u32,
     /// A pass that takes longer is reported, milliseconds, at least 1.
     pub pass_deadline_ms: u64,
+    /// Which source is the best where several tell one definition: `kernel-first` or `malachite-first`.
+    pub ranking: Ranking,
+    /// Cgroups that are measured beside containers, where they exist; the kubelet's own three always are.
+    pub cgroups: Vec<String>,
     /// Cgroups below which `kubepods` is looked for: `/`, and what the kubelet has as its cgroup root.
     pub cgroup_roots: Vec<String>,
 }
@@ -58,6 +64,8 @@ impl Default for Settings {
             expire_after_periods: 10,
             forget_after_periods: 20,
             pass_deadline_ms: 2000,
+            ranking: Ranking::default(),
+            cgroups: Vec::new(),
             cgroup_roots: vec!["/".to_owned()],
         }
     }
@@ -99,6 +107,11 @@ impl Settings {
         Ages { max_age: period * self.stale_after_periods, expiry: period * self.expire_after_periods }
     }
 
+    /// What holds for every answer.
+    pub fn terms(&self) -> Terms {
+        Terms { ages: self.ages(), ranking: self.ranking }
+    }
+
     /// When passes happen.
     pub fn schedule(&self) -> Schedule {
         Schedule { period: self.period(), deadline: Duration::from_millis(self.pass_deadline_ms) }
@@ -113,6 +126,11 @@ impl Settings {
             host_root: self.common.host_root.clone(),
             roots: self.roots()?,
             forget: self.period() * self.forget_after_periods,
+            cgroups: self
+                .cgroups
+                .iter()
+                .map(|c| CgroupPath::new(c).map_err(Fault::from))
+                .collect::<Result<_, _>>()?,
         })
     }
 

@@ -68,15 +68,8 @@ impl fmt::Display for Version {
 
 impl Controller {
     /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Cpu,
-        Self::Cpuacct,
-        Self::Cpuset,
-        Self::Memory,
-        Self::Blkio,
-        Self::Pids,
-        Self::Hugetlb,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Cpu, Self::Cpuacct, Self::Cpuset, Self::Memory, Self::Blkio, Self::Pids, Self::Hugetlb];
 
     /// The kernel's name.
     pub const fn name(self) -> &'static str {

@@ -53,7 +53,8 @@ pub fn blkio(bytes: &[u8]) -> Result<(u64, u64), ParseError> {
             _ => continue,
         };
         let value = words.next().and_then(number);
-        *sum = sum.saturating_add(value.ok_or_else(|| ParseError::new(line, "major:minor Read number", text))?);
+        *sum =
+            sum.saturating_add(value.ok_or_else(|| ParseError::new(line, "major:minor Read number", text))?);
     }
     Ok((read, written))
 }

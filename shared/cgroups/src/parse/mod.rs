@@ -14,7 +14,8 @@ use std::fmt;
 pub use cpu::{CpuMax, CpuStat, cpu_max, cpu_quota, cpu_stat, cpuacct_usage, cpuacct_usage_percpu};
 pub use io::{IoStat, blkio, io_stat};
 pub use memory::{
-    Limit, MemoryStat, OomEvents, Reclaim, memory_limit, memory_stat_v1, memory_stat_v2, memory_usage, oom_events,
+    Limit, MemoryStat, OomEvents, Reclaim, memory_limit, memory_stat_v1, memory_stat_v2, memory_usage,
+    oom_events,
 };
 pub use numa::{NumaMemory, numa_stat};
 pub use pressure::{Pressure, Stall, pressure};

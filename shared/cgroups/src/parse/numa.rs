@@ -87,7 +87,8 @@ mod tests {
         let v1 = b"total=9 N0=9 N1=0\nfile=1 N0=1 N1=0\nanon=2 N0=2 N1=0\nunevictable=0 N0=0 N1=0\n\
             hierarchical_total=7 N0=3 N1=4\nhierarchical_file=3 N0=1 N1=2\nhierarchical_anon=4 N0=2 N1=2\n\
             hierarchical_unevictable=0 N0=0 N1=0\n";
-        let v2 = b"anon N0=8192 N1=8192\nfile N0=4096 N1=8192\nkernel_stack N0=1 N1=1\nunevictable N0=0 N1=0\n";
+        let v2 =
+            b"anon N0=8192 N1=8192\nfile N0=4096 N1=8192\nkernel_stack N0=1 N1=1\nunevictable N0=0 N1=0\n";
         let (mut one, mut two) = (Vec::new(), Vec::new());
         numa_stat(false, 4096, v1, &mut one).unwrap();
         numa_stat(true, 4096, v2, &mut two).unwrap();
