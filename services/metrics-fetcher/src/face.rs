@@ -132,7 +132,7 @@ impl Metrics for Face {
 
 /// What was delivered to one watcher: of each sample its time and quality.
 #[derive(Debug, Default)]
-pub struct Told(HashMap<(String, String, String, String, String), (i64, i32)>);
+pub struct Told(HashMap<[String; 5], (i64, i32)>);
 
 // === impl Told ===
 
@@ -144,7 +144,7 @@ impl Told {
         for sample in samples {
             let s = &sample;
             let key = [&s.metric, &s.container_id, &s.pod_uid, &s.cgroup, &s.instance].map(String::clone);
-            let (state, key) = ((s.time_unix_ns, s.quality), key.into());
+            let state = (s.time_unix_ns, s.quality);
             if self.0.get(&key) != Some(&state) {
                 news.push(sample);
             }

@@ -14,5 +14,4 @@ pub use descriptors::raise_file_limit;
 pub use floor::Floor;
 pub use pass::{Named, Pass, PassSettings, top_cgroups};
 pub use reader::{Reader, Schedule, Wiring};
-#[allow(unused_imports)]
 pub(crate) use tracked::measure;
