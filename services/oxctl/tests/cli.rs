@@ -261,3 +261,23 @@ fn a_flag_beats_the_environment() {
     let (code, out, _) = oxctl(unset.path(), &["metrics", "--run-dir", set.path().to_str().unwrap()]);
     assert_eq!((code, out.as_str()), (Some(0), "no measurements\n"));
 }
+
+#[test]
+fn metrics_can_be_listed_watched_and_their_sources_told() {
+    let dir = tempfile::tempdir().unwrap();
+    serve(dir.path(), "metrics-fetcher", true);
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "--list", "-o", "wide"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        out.contains("cpu.psi") && out.contains("10m") && out.contains("cgroup-v1: v1 tells no pressure"),
+        "{out}"
+    );
+    let (code, out, _) = oxctl(dir.path(), &["metrics", "sources"]);
+    assert!(code == Some(1) && out.contains("it hangs"), "a source that ails is told: {code:?} {out}");
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "get", "cpu.a"]);
+    assert!(code == Some(0) && out.contains("cpu.a"), "{out}{err}");
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "watch", "cpu.b"]);
+    assert_eq!((code, out.matches("cpu.b").count()), (Some(0), 2), "{out}{err}");
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "top"]);
+    assert!(code == Some(0) && out.contains("CONTAINER"), "{out}{err}");
+}
