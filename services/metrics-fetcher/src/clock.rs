@@ -5,10 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// The monotonic clock of [`SystemClock`] begins at this: a source may tell of times before the process began, and they
+/// must not seem younger for it.
+const BEGIN: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// One moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Now {
-    /// Nanoseconds of the monotonic clock since the clock was made; ages and intervals are differences of these.
+    /// Nanoseconds of a monotonic clock; ages and intervals are differences of these.
     pub monotonic_ns: u64,
     /// Nanoseconds since the Unix epoch; may jump when the date is set.
     pub unix_ns: i64,
@@ -58,7 +62,7 @@ impl Clock for SystemClock {
     fn now(&self) -> Now {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Now {
-            monotonic_ns: u64::try_from(self.base.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            monotonic_ns: u64::try_from((BEGIN + self.base.elapsed()).as_nanos()).unwrap_or(u64::MAX),
             unix_ns: i64::try_from(unix.as_nanos()).unwrap_or(i64::MAX),
         }
     }

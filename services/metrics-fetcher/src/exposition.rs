@@ -102,12 +102,14 @@ impl Scrape<'_> {
 
     fn values(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         for (source, subjects) in self.sources() {
-            let mut counts = [("fresh", 0i64), ("stale", 0), ("missing", 0)];
+            let mut counts = [("fresh", 0i64), ("stale", 0), ("missing", 0), ("clamped", 0), ("reset", 0)];
             for judged in subjects.iter().flat_map(|s| s.cells.iter().map(|c| self.judge(c, s))) {
                 let place = match judged.quality {
-                    Quality::Fresh => 0,
+                    Quality::Fresh | Quality::Fallback => 0,
                     Quality::Stale => 1,
                     Quality::Missing => 2,
+                    Quality::Clamped => 3,
+                    Quality::Reset => 4,
                 };
                 if let Some((_, count)) = counts.get_mut(place) {
                     *count += 1;

@@ -1,17 +1,21 @@
 //! The gRPC face: asks, translates, answers.
 
+use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use oxalyst_proto::metrics::v1 as proto;
 use oxalyst_proto::metrics::v1::metrics_server::{Metrics, MetricsServer};
+use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
+use crate::aggregate::aggregate;
 use crate::clock::Clock;
 use crate::names::Directory;
-use crate::query;
-use crate::sample::Ages;
+use crate::query::{self, Terms};
 use crate::store::Store;
+use crate::{catalogue, history};
 
 /// Answers from the newest snapshot; never waits for a pass.
 #[derive(Debug, Clone)]
@@ -22,8 +26,8 @@ pub struct Face {
     pub names: Arc<Directory>,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
-    /// Ages that hold where a request names none.
-    pub ages: Ages,
+    /// What holds for every answer.
+    pub terms: Terms,
     /// Period of the sources.
     pub period: Duration,
 }
@@ -31,6 +35,13 @@ pub struct Face {
 // === impl Face ===
 
 impl Face {
+    fn samples(&self, request: &proto::QueryRequest) -> Result<proto::QueryReply, Status> {
+        let now = self.clock.now();
+        let samples = query::samples(&self.store.view(), &self.names.load(), request, now, self.terms)
+            .map_err(|e| Status::invalid_argument(e.to_string()))?;
+        Ok(proto::QueryReply { samples, now_unix_ms: now.unix_ms() })
+    }
+
     /// As a service for the mesh's socket.
     pub fn into_service(self) -> MetricsServer<Self> {
         MetricsServer::new(self)
@@ -39,15 +50,68 @@ impl Face {
 
 #[tonic::async_trait]
 impl Metrics for Face {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<proto::QueryReply, Status>> + Send>>;
+
     async fn query(
         &self,
         request: Request<proto::QueryRequest>,
     ) -> Result<Response<proto::QueryReply>, Status> {
-        let now = self.clock.now();
-        let (snapshot, known) = (self.store.load(), self.names.load());
-        let samples = query::samples(&snapshot, &known, request.get_ref(), now, self.ages)
-            .map_err(|e| Status::invalid_argument(e.to_string()))?;
-        Ok(Response::new(proto::QueryReply { samples, now_unix_ms: now.unix_ms() }))
+        self.samples(request.get_ref()).map(Response::new)
+    }
+
+    async fn watch(
+        &self,
+        request: Request<proto::QueryRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let (face, request) = (self.clone(), request.into_inner());
+        // A name that is in no catalogue is told at once.
+        face.samples(&request)?;
+        let mut told = Told::default();
+        // The channel holds one number: who is slow finds the newest, and the sampler never waits.
+        let news = WatchStream::new(self.store.news());
+        let replies = news.filter_map(move |_| match face.samples(&request) {
+            Ok(mut reply) => {
+                reply.samples = told.news(reply.samples);
+                (!reply.samples.is_empty()).then_some(Ok(reply))
+            }
+            Err(status) => Some(Err(status)),
+        });
+        Ok(Response::new(Box::pin(replies)))
+    }
+
+    async fn aggregate(
+        &self,
+        request: Request<proto::AggregateRequest>,
+    ) -> Result<Response<proto::AggregateReply>, Status> {
+        let by = request.get_ref().aggregation();
+        let proto::AggregateRequest { metric, ids, instances, max_age_ms, .. } = request.into_inner();
+        let query = proto::QueryRequest { metrics: vec![metric], ids, max_age_ms, ..Default::default() };
+        let samples = self.samples(&query)?.samples;
+        let wanted = |s: &&proto::Sample| instances.is_empty() || instances.contains(&s.instance);
+        Ok(Response::new(aggregate(samples.iter().filter(wanted), by)))
+    }
+
+    async fn history(
+        &self,
+        request: Request<proto::HistoryRequest>,
+    ) -> Result<Response<proto::HistoryReply>, Status> {
+        let proto::HistoryRequest { metric, container_id, window_ms } = request.into_inner();
+        let Some((place, _)) = catalogue::find(&metric).filter(|(_, m)| m.history) else {
+            return Err(Status::invalid_argument(format!(
+                "no history is kept of {metric:?}: ListMetrics tells of which there is one"
+            )));
+        };
+        let window = window_ms.map_or(history::WINDOW, Duration::from_millis);
+        let summary = self.store.histories.summary(&container_id, place, window, self.clock.now());
+        Ok(Response::new(summary.map_or_else(proto::HistoryReply::default, |s| proto::HistoryReply {
+            points: s.points as u64,
+            average: s.average,
+            maximum: s.maximum,
+            p50: s.p50,
+            p90: s.p90,
+            p99: s.p99,
+            oldest_unix_ns: s.oldest.unix_ns,
+        })))
     }
 
     async fn list_metrics(
@@ -61,7 +125,57 @@ impl Metrics for Face {
         &self,
         _: Request<proto::ListSourcesRequest>,
     ) -> Result<Response<proto::ListSourcesReply>, Status> {
-        let sources = query::sources(&self.store.load(), self.period);
+        let sources = query::sources(&self.store.view(), self.period);
         Ok(Response::new(proto::ListSourcesReply { sources }))
+    }
+}
+
+/// What was delivered to one watcher: of each sample its time and quality.
+#[derive(Debug, Default)]
+pub struct Told(HashMap<[String; 5], (i64, i32)>);
+
+// === impl Told ===
+
+impl Told {
+    /// Those that the watcher has not seen; whoever is gone is forgotten.
+    pub fn news(&mut self, samples: Vec<proto::Sample>) -> Vec<proto::Sample> {
+        let mut next = HashMap::with_capacity(samples.len());
+        let mut news = Vec::new();
+        for sample in samples {
+            let s = &sample;
+            let key = [&s.metric, &s.container_id, &s.pod_uid, &s.cgroup, &s.instance].map(String::clone);
+            let state = (s.time_unix_ns, s.quality);
+            if self.0.get(&key) != Some(&state) {
+                news.push(sample);
+            }
+            next.insert(key, state);
+        }
+        self.0 = next;
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t2_a_watcher_gets_what_changed_and_nothing_else() {
+        let sample = |metric: &str, value: f64, time: i64| proto::Sample {
+            metric: metric.to_owned(),
+            value: Some(value),
+            time_unix_ns: time,
+            ..proto::Sample::default()
+        };
+        let scopes = ["node", "numa", "cpu", "device", "container", "container-numa"];
+        let values = [34.0, 56.0, 78.0, 91.0, 91.0, 75.0];
+        let all = || scopes.iter().zip(values).map(|(s, v)| sample(s, v, 1)).collect::<Vec<_>>();
+        let mut told = Told::default();
+        assert_eq!(told.news(all()).iter().map(|s| s.value.unwrap()).collect::<Vec<_>>(), values);
+        let mut changed = all();
+        (changed[0], changed[3]) = (sample("node", 12.0, 2), sample("device", 22.0, 2));
+        let news: Vec<_> = told.news(changed.clone()).into_iter().map(|s| s.value.unwrap()).collect();
+        assert_eq!(news, [12.0, 22.0], "six and two are eight");
+        assert!(told.news(changed).is_empty());
     }
 }

@@ -11,7 +11,8 @@ use metrics_fetcher::face::Face;
 use metrics_fetcher::names::{self, Directory};
 use metrics_fetcher::settings::Settings;
 use metrics_fetcher::sources::cgroup::{Pass, Reader, Wiring, raise_file_limit};
-use metrics_fetcher::store::Store;
+use metrics_fetcher::sources::{Remote, follow};
+use metrics_fetcher::store::{Source, Store};
 use oxalyst_mesh::Mesh;
 use tonic::service::Routes;
 
@@ -29,6 +30,20 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
     let metrics = PassMetrics::register(&mesh.registry, &store, &clock, settings.ages());
     let pass = Pass::new(settings.pass()?, Arc::clone(&clock));
     actix_rt::spawn(names::follow(mesh.run_dir.clone(), Arc::clone(&names)));
+    for (source, asked) in [(Source::Malachite, &settings.malachite), (Source::Kubelet, &settings.kubelet)] {
+        if let Some(client) = asked.client()? {
+            actix_rt::spawn(follow(Remote {
+                source,
+                client,
+                period: asked.period(),
+                ages: settings.ages_at(asked.period()),
+                host_root: mesh.host_root.clone(),
+                store: Arc::clone(&store),
+                names: Arc::clone(&names),
+                clock: Arc::clone(&clock),
+            }));
+        }
+    }
     let wiring = Wiring {
         store: Arc::clone(&store),
         names: Arc::clone(&names),
@@ -38,7 +53,7 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
         first_pass: Some(first_pass),
     };
     Reader::new(pass, settings.schedule(), wiring)?.start();
-    let face = Face { store, names, clock, ages: settings.ages(), period: settings.period() };
+    let face = Face { store, names, clock, terms: settings.terms(), period: settings.period() };
     bound.serve(Routes::new(face.into_service())).await?;
     Ok(())
 }

@@ -76,6 +76,14 @@ impl Known {
     }
 }
 
+impl Known {
+    /// The id of a pod's container by its name.
+    pub fn container_id(&self, pod_uid: &str, container: &str) -> Option<&str> {
+        let found = self.by_container.iter().find(|(_, n)| n.pod_uid == pod_uid && n.container == container);
+        found.map(|(id, _)| id.as_str())
+    }
+}
+
 // === impl Directory ===
 
 impl Directory {

@@ -8,55 +8,204 @@ use oxalyst_proto::metrics::v1 as proto;
 use crate::catalogue::{self, Metric, Scope};
 use crate::clock::Now;
 use crate::names::Known;
-use crate::sample::{Ages, Quality};
-use crate::store::{Snapshot, Subject};
+use crate::rank::{Ranking, available, ranked};
+use crate::sample::{Ages, Cell, Judged, Quality};
+use crate::store::{Snapshot, Source, Subject, View};
 
 /// A name that is in no catalogue.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no metric {0:?}: `oxctl metrics` without a name shows those that are")]
 pub struct UnknownMetric(pub String);
 
-/// Answers a query. Containers come in the order of their cgroups, the node first, metrics in the catalogue's order.
+/// What holds for every answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Ages of what cgroups and `/proc` tell, where a request names none.
+    pub ages: Ages,
+    /// Which source is the best.
+    pub ranking: Ranking,
+}
+
+/// What an answer is made of.
+#[derive(Debug)]
+struct Asked<'a> {
+    view: &'a View,
+    known: &'a Known,
+    names: BTreeSet<&'a str>,
+    max_age: Option<Duration>,
+    terms: Terms,
+    now: Now,
+}
+
+/// A judged value and where it comes from.
+struct Chosen<'a> {
+    judged: Judged,
+    source: Source,
+    subject: &'a Subject,
+}
+
+/// Answers a query. The node comes first, then its parts and cgroups, then containers in the order of their cgroups,
+/// then their parts; metrics in the catalogue's order.
 ///
-/// With `ids` the node is part of the answer only if its scope is asked for by name.
+/// With `ids` the node and its parts are in the answer only if their scope is asked for by name.
 ///
 /// # Errors
 /// [`UnknownMetric`] for a name that is in no catalogue.
 pub fn samples(
-    snapshot: &Snapshot,
+    view: &View,
     known: &Known,
     request: &proto::QueryRequest,
     now: Now,
-    default: Ages,
+    terms: Terms,
 ) -> Result<Vec<proto::Sample>, UnknownMetric> {
     if let Some(unknown) = request.metrics.iter().find(|name| catalogue::find(name).is_none()) {
         return Err(UnknownMetric(unknown.clone()));
     }
     let names: BTreeSet<&str> = request.metrics.iter().map(String::as_str).collect();
     let ids: BTreeSet<&str> = request.ids.iter().map(String::as_str).collect();
-    let asked = |scope: proto::Scope| request.scopes.contains(&(scope as i32));
-    let ages = Ages { max_age: request.max_age_ms.map_or(default.max_age, Duration::from_millis), ..default };
-    let mut samples = Vec::new();
-    let mut tell = |subject: &Subject, scope: Scope, trouble: Option<&str>| {
-        for (metric, cell) in catalogue::of(scope).iter().zip(&subject.cells) {
-            if names.is_empty() || names.contains(metric.name) {
-                let judged = cell.judge(now, ages, subject.removed.is_some(), trouble);
-                samples.push(sample(snapshot, known, subject, metric, judged));
-            }
+    let max_age = request.max_age_ms.map(Duration::from_millis);
+    let asked = Asked { view, known, names, max_age, terms, now };
+    let wanted = |subject: &Subject| {
+        let named = request.scopes.contains(&(scope(subject.scope) as i32));
+        if subject.id.container_id.is_empty() && subject.id.pod_uid.is_empty() {
+            return named || (request.scopes.is_empty() && ids.is_empty());
         }
+        let fits = ids.is_empty()
+            || ids.contains(subject.id.container_id.as_str())
+            || ids.contains(pod_uid(subject, known));
+        fits && (named || request.scopes.is_empty())
     };
-    if asked(proto::Scope::Node) || (request.scopes.is_empty() && ids.is_empty()) {
-        tell(&snapshot.node, Scope::Node, None);
+    let mut samples = Vec::new();
+    for subject in view.kernel.subjects().filter(|s| wanted(s)) {
+        asked.tell(subject, &mut samples);
     }
-    if asked(proto::Scope::Container) || request.scopes.is_empty() {
-        for subject in &snapshot.containers {
-            let uid = pod_uid(subject, known);
-            if ids.is_empty() || ids.contains(subject.id.container_id.as_str()) || ids.contains(uid) {
-                tell(subject, Scope::Container, snapshot.pass.trouble.as_deref());
+    // Whom cgroups and /proc do not know: volumes, and containers that only another source sees.
+    if !view.layers.is_empty() {
+        let mut told: BTreeSet<_> = view.kernel.subjects().map(|s| s.key()).collect();
+        for subject in view.layers.iter().flat_map(|l| &l.subjects) {
+            if told.insert(subject.key()) && wanted(subject) {
+                asked.tell(subject, &mut samples);
             }
         }
     }
     Ok(samples)
+}
+
+// === impl Asked ===
+
+impl<'a> Asked<'a> {
+    fn tell(&self, subject: &'a Subject, samples: &mut Vec<proto::Sample>) {
+        for (place, metric) in catalogue::of(subject.scope).iter().enumerate() {
+            if self.names.is_empty() || self.names.contains(metric.name) {
+                let chosen = self.choose(subject, place, metric);
+                samples.push(self.sample(metric, chosen));
+            }
+        }
+    }
+
+    /// The value of the best source that has a current one; else the least bad. Every source makes its own rates, so
+    /// that none spans two of them.
+    fn choose(&self, subject: &'a Subject, place: usize, metric: &Metric) -> Chosen<'a> {
+        let mut best: Option<Chosen<'a>> = None;
+        let ranked = ranked(metric, self.view.kernel.unified, self.terms.ranking);
+        let mut better_could = false;
+        for source in ranked.into_iter().flatten() {
+            let Some(mut chosen) = self.judged(source, subject, place) else {
+                better_could = true;
+                continue;
+            };
+            if chosen.judged.quality == Quality::Fresh && better_could {
+                chosen.judged.quality = Quality::Fallback;
+            }
+            better_could = true;
+            let current = chosen.judged.quality.is_current();
+            if best.as_ref().is_none_or(|b| rank(chosen.judged.quality) < rank(b.judged.quality)) {
+                best = Some(chosen);
+            }
+            if current {
+                break;
+            }
+        }
+        best.or_else(|| self.judged(Source::Kernel, subject, place)).unwrap_or_else(|| {
+            let missing =
+                Cell::default().judge(self.now, self.terms.ages, false, Some("no source tells it here"));
+            Chosen { judged: missing, source: Source::Kernel, subject }
+        })
+    }
+
+    /// What one source tells; `None` if it does not know the subject.
+    fn judged(&self, source: Source, subject: &'a Subject, place: usize) -> Option<Chosen<'a>> {
+        let key = subject.key();
+        let (subject, ages, trouble) = match self.view.layers.iter().find(|l| l.source == source) {
+            _ if source == Source::Kernel => {
+                // A subject that stands in a layer is not the kernel's.
+                let foreign = subject.read.is_some()
+                    && self
+                        .view
+                        .layers
+                        .iter()
+                        .any(|l| l.find(key).is_some_and(|s| std::ptr::eq(&**s, subject)));
+                if foreign {
+                    return None;
+                }
+                let node = matches!(subject.scope, Scope::Node);
+                let trouble = self.view.kernel.pass.trouble.as_deref().filter(|_| !node);
+                (subject, self.terms.ages, trouble)
+            }
+            Some(layer) => (&**layer.find(key)?, layer.ages, layer.pass.trouble.as_deref()),
+            None => return None,
+        };
+        let ages = Ages { max_age: self.max_age.unwrap_or(ages.max_age), ..ages };
+        let judged = subject.cells.get(place)?.judge(self.now, ages, subject.removed.is_some(), trouble);
+        Some(Chosen { judged, source, subject })
+    }
+
+    fn sample(&self, metric: &Metric, Chosen { judged, source, subject }: Chosen<'_>) -> proto::Sample {
+        let name = self.known.by_container.get(&subject.id.container_id);
+        let quality = match judged.quality {
+            Quality::Fresh => proto::Quality::Fresh,
+            Quality::Clamped => proto::Quality::Clamped,
+            Quality::Fallback => proto::Quality::Fallback,
+            Quality::Stale => proto::Quality::Stale,
+            Quality::Missing => proto::Quality::Missing,
+            Quality::Reset => proto::Quality::Reset,
+        };
+        let exact = source != Source::Kernel || judged.value.is_none();
+        proto::Sample {
+            metric: metric.name.to_owned(),
+            scope: scope(metric.scope).into(),
+            container_id: subject.id.container_id.clone(),
+            pod_uid: pod_uid(subject, self.known).to_owned(),
+            namespace: name.map(|n| n.namespace.clone()).unwrap_or_default(),
+            pod: name.map(|n| n.pod.clone()).unwrap_or_default(),
+            container: name.map(|n| n.container.clone()).unwrap_or_default(),
+            value: judged.value,
+            unit: metric.unit.name().to_owned(),
+            source: source_name(source, metric.scope, &self.view.kernel).to_owned(),
+            time_unix_ns: judged.at.map_or(0, |at| at.unix_ns),
+            age_ms: millis(judged.age),
+            quality: quality.into(),
+            reason: judged.reason,
+            interval_ms: millis(judged.interval),
+            instance: subject.id.instance.to_string(),
+            cgroup: subject.id.cgroup.clone(),
+            read_time_unix_ns: subject.read.map_or(0, |at| at.unix_ns),
+            cycle: subject.cycle,
+            resolution: if exact { None } else { metric.resolution(judged.interval) },
+        }
+    }
+}
+
+/// What is better comes first.
+fn rank(quality: Quality) -> u8 {
+    match quality {
+        Quality::Fresh => 0,
+        Quality::Clamped => 1,
+        Quality::Fallback => 2,
+        Quality::Stale => 3,
+        Quality::Reset => 4,
+        Quality::Missing => 5,
+    }
 }
 
 /// What the runtime told of a pod's UID outweighs what a directory's name suggests.
@@ -64,39 +213,31 @@ fn pod_uid<'a>(subject: &'a Subject, known: &'a Known) -> &'a str {
     known.by_container.get(&subject.id.container_id).map_or(&subject.id.pod_uid, |n| &n.pod_uid)
 }
 
-fn sample(
-    snapshot: &Snapshot,
-    known: &Known,
-    subject: &Subject,
-    metric: &Metric,
-    judged: crate::sample::Judged,
-) -> proto::Sample {
-    let name = known.by_container.get(&subject.id.container_id);
-    let (scope, source) = match metric.scope {
-        Scope::Node => (proto::Scope::Node, "proc"),
-        Scope::Container => (proto::Scope::Container, snapshot.cgroup_source()),
-    };
-    let quality = match judged.quality {
-        Quality::Fresh => proto::Quality::Fresh,
-        Quality::Stale => proto::Quality::Stale,
-        Quality::Missing => proto::Quality::Missing,
-    };
-    proto::Sample {
-        metric: metric.name.to_owned(),
-        scope: scope.into(),
-        container_id: subject.id.container_id.clone(),
-        pod_uid: pod_uid(subject, known).to_owned(),
-        namespace: name.map(|n| n.namespace.clone()).unwrap_or_default(),
-        pod: name.map(|n| n.pod.clone()).unwrap_or_default(),
-        container: name.map(|n| n.container.clone()).unwrap_or_default(),
-        value: judged.value,
-        unit: metric.unit.name().to_owned(),
-        source: source.to_owned(),
-        time_unix_ns: judged.at.map_or(0, |at| at.unix_ns),
-        age_ms: millis(judged.age),
-        quality: quality.into(),
-        reason: judged.reason,
-        interval_ms: millis(judged.interval),
+fn scope(scope: Scope) -> proto::Scope {
+    match scope {
+        Scope::Node => proto::Scope::Node,
+        Scope::Numa => proto::Scope::Numa,
+        Scope::Cpu => proto::Scope::Cpu,
+        Scope::Device => proto::Scope::Device,
+        Scope::Network => proto::Scope::Network,
+        Scope::Cgroup => proto::Scope::Cgroup,
+        Scope::CgroupNuma => proto::Scope::CgroupNuma,
+        Scope::Container => proto::Scope::Container,
+        Scope::ContainerNuma => proto::Scope::ContainerNuma,
+        Scope::Volume => proto::Scope::Volume,
+    }
+}
+
+/// Whether the kernel's files of a scope are those of cgroups.
+fn of_cgroups(scope: Scope) -> bool {
+    matches!(scope, Scope::Container | Scope::ContainerNuma | Scope::Cgroup | Scope::CgroupNuma)
+}
+
+fn source_name(source: Source, scope: Scope, kernel: &Snapshot) -> &'static str {
+    match source {
+        Source::Kernel if of_cgroups(scope) => kernel.cgroup_source(),
+        Source::Kernel => "proc",
+        other => other.name(),
     }
 }
 
@@ -107,45 +248,65 @@ fn millis(duration: Duration) -> u64 {
 /// What can be measured.
 pub fn metrics() -> Vec<proto::MetricInfo> {
     let info = |metric: &Metric| {
-        let told = |origin| matches!(origin, catalogue::Origin::From(_));
-        let sources: Vec<String> = match metric.scope {
-            Scope::Node => vec!["proc".to_owned()],
-            Scope::Container => [("cgroup-v2", metric.v2), ("cgroup-v1", metric.v1)]
-                .into_iter()
-                .filter(|(_, origin)| told(*origin))
-                .map(|(source, _)| source.to_owned())
-                .collect(),
-        };
-        let scope = match metric.scope {
-            Scope::Node => proto::Scope::Node,
-            Scope::Container => proto::Scope::Container,
-        };
+        let availability: Vec<_> = available(metric)
+            .into_iter()
+            .filter(|(source, _)| of_cgroups(metric.scope) || !source.starts_with("cgroup-"))
+            .filter(|(source, _)| !of_cgroups(metric.scope) || *source != "proc")
+            .map(|(source, told)| proto::Availability {
+                source: source.to_owned(),
+                available: told.is_ok(),
+                reason: told.err().unwrap_or_default().to_owned(),
+            })
+            .collect();
+        let mut sources: Vec<String> = Vec::new();
+        for told in availability.iter().filter(|a| a.available) {
+            let name = if told.source.starts_with("malachite") { "malachite" } else { &told.source };
+            if !sources.iter().any(|s| s == name) {
+                sources.push(name.to_owned());
+            }
+        }
         proto::MetricInfo {
             name: metric.name.to_owned(),
             unit: metric.unit.name().to_owned(),
-            scope: scope.into(),
+            scope: scope(metric.scope).into(),
             help: metric.help.to_owned(),
             sources,
+            availability,
+            history: metric.history,
         }
     };
-    catalogue::NODE.iter().chain(catalogue::CONTAINER).map(info).collect()
+    catalogue::all().map(info).collect()
 }
 
-/// The health of the sources. Both are read in one pass.
-pub fn sources(snapshot: &Snapshot, period: Duration) -> Vec<proto::SourceInfo> {
-    let pass = &snapshot.pass;
-    let info = |name: &str, subjects: usize, open_files: usize, error: String| proto::SourceInfo {
-        name: name.to_owned(),
+/// The health of the sources. cgroups and `/proc` are read in one pass.
+pub fn sources(view: &View, period: Duration) -> Vec<proto::SourceInfo> {
+    let pass = &view.kernel.pass;
+    let base = proto::SourceInfo {
         period_ms: millis(period),
         last_pass_unix_ms: pass.finished.map_or(0, Now::unix_ms),
         last_pass_us: u64::try_from(pass.took.as_micros()).unwrap_or(u64::MAX),
-        subjects: subjects as u64,
-        open_files: open_files as u64,
-        error,
+        ..proto::SourceInfo::default()
     };
-    let error = pass.trouble.as_deref().or(pass.failure.as_deref()).unwrap_or_default().to_owned();
-    vec![
-        info(snapshot.cgroup_source(), snapshot.containers.len(), pass.open_files, error),
-        info("proc", 1, 0, String::new()),
-    ]
+    let mut all = vec![
+        proto::SourceInfo {
+            name: view.kernel.cgroup_source().to_owned(),
+            subjects: view.kernel.containers.len() as u64,
+            open_files: pass.open_files as u64,
+            error: pass.trouble.as_deref().or(pass.failure.as_deref()).unwrap_or_default().to_owned(),
+            removed_total: pass.removed,
+            ..base.clone()
+        },
+        proto::SourceInfo { name: "proc".to_owned(), subjects: 1, ..base },
+    ];
+    all.extend(view.layers.iter().map(|layer| proto::SourceInfo {
+        name: layer.source.name().to_owned(),
+        period_ms: millis(layer.period),
+        last_pass_unix_ms: layer.pass.finished.map_or(0, Now::unix_ms),
+        last_pass_us: u64::try_from(layer.pass.took.as_micros()).unwrap_or(u64::MAX),
+        subjects: layer.subjects.len() as u64,
+        error: layer.pass.trouble.as_deref().or(layer.pass.failure.as_deref()).unwrap_or_default().to_owned(),
+        stale_total: layer.stale_total,
+        ..proto::SourceInfo::default()
+    }));
+    all
 }

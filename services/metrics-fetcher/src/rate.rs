@@ -48,15 +48,15 @@ pub enum Rate {
     },
 }
 
-/// The rate between the `earlier` reading and the `later` one.
-pub fn rate(earlier: Option<&Counter>, later: &Counter) -> Rate {
+/// The rate between the `earlier` reading and the `later` one, over `least` or more.
+pub fn rate(earlier: Option<&Counter>, later: &Counter, least: Duration) -> Rate {
     let Some(earlier) = earlier.filter(|e| e.identity == later.identity) else { return Rate::First };
     let grown = later.value - earlier.value;
     if grown < 0.0 || grown.is_nan() {
         return Rate::Reset;
     }
     let interval = later.at.since(earlier.at);
-    if interval < MIN_INTERVAL {
+    if interval < least {
         return Rate::TooClose;
     }
     Rate::PerSecond { value: grown / interval.as_secs_f64(), interval }
@@ -75,16 +75,16 @@ mod tests {
 
     #[test]
     fn one_reading_gives_no_rate() {
-        assert_eq!(rate(None, &reading(5.0, 0)), Rate::First);
+        assert_eq!(rate(None, &reading(5.0, 0), MIN_INTERVAL), Rate::First);
     }
 
     #[test]
     fn another_cgroup_is_another_counter_even_if_it_counted_on() {
         let later = Counter { identity: Identity { inode: 3, ..CGROUP }, ..reading(9.0, 1000) };
-        assert_eq!(rate(Some(&reading(5.0, 0)), &later), Rate::First);
+        assert_eq!(rate(Some(&reading(5.0, 0)), &later, MIN_INTERVAL), Rate::First);
         let reused = Identity { first_seen: Now { monotonic_ns: 500, unix_ns: 0 }, ..CGROUP };
         assert_eq!(
-            rate(Some(&reading(5.0, 0)), &Counter { identity: reused, ..reading(9.0, 1000) }),
+            rate(Some(&reading(5.0, 0)), &Counter { identity: reused, ..reading(9.0, 1000) }, MIN_INTERVAL),
             Rate::First
         );
     }
@@ -93,20 +93,20 @@ mod tests {
     fn half_a_cpu_is_half_a_core() {
         let interval = Duration::from_secs(2);
         assert_eq!(
-            rate(Some(&reading(5.0, 0)), &reading(6.0, 2000)),
+            rate(Some(&reading(5.0, 0)), &reading(6.0, 2000), MIN_INTERVAL),
             Rate::PerSecond { value: 0.5, interval }
         );
     }
 
     #[test]
     fn close_readings_keep_the_base() {
-        assert_eq!(rate(Some(&reading(5.0, 0)), &reading(6.0, 19)), Rate::TooClose);
+        assert_eq!(rate(Some(&reading(5.0, 0)), &reading(6.0, 19), MIN_INTERVAL), Rate::TooClose);
     }
 
     proptest::proptest! {
         #[test]
         fn a_rate_is_never_negative_nor_infinite(a in 0.0..1e12f64, b in 0.0..1e12f64, t in 0u64..1_000_000, dt in 0u64..1_000_000) {
-            match rate(Some(&reading(a, t)), &reading(b, t + dt)) {
+            match rate(Some(&reading(a, t)), &reading(b, t + dt), MIN_INTERVAL) {
                 Rate::PerSecond { value, .. } => proptest::prop_assert!(value >= 0.0 && value.is_finite()),
                 Rate::Reset => proptest::prop_assert!(b < a),
                 Rate::TooClose => proptest::prop_assert!(dt < 20),

@@ -13,8 +13,10 @@ pub struct Reading {
     pub value: f64,
     /// When it was true.
     pub at: Now,
-    /// For rates: the interval over which it was taken; otherwise nothing.
-    pub interval: Duration,
+    /// For rates: the interval over which it was taken in nanoseconds; otherwise 0.
+    pub interval_ns: u64,
+    /// It was brought into its range: what it is computed from contradicted itself.
+    pub clamped: bool,
 }
 
 /// Why there is no (newer) value.
@@ -36,6 +38,10 @@ pub enum Absent {
     Unreadable(Arc<str>),
     /// The cgroup was removed.
     Removed,
+    /// This machine has no such file.
+    NotHere,
+    /// The source does not say when it was true: nobody can say how old it is.
+    NoSourceTime,
 }
 
 /// What is known of one metric of one subject: the last reading, and what came of the newest attempt if not a reading.
@@ -52,10 +58,16 @@ pub struct Cell {
 pub enum Quality {
     /// Not older than asked for.
     Fresh,
+    /// As fresh, and brought into its range.
+    Clamped,
+    /// As fresh, and from a source that is not the best for it.
+    Fallback,
     /// Older; the value is the last known.
     Stale,
     /// No value.
     Missing,
+    /// No value, because the counter was reset since the last reading.
+    Reset,
 }
 
 /// The ages that separate the qualities.
@@ -72,7 +84,7 @@ pub struct Ages {
 pub struct Judged {
     /// Fresh, stale or missing.
     pub quality: Quality,
-    /// Absent exactly when missing.
+    /// Absent exactly when missing or reset.
     pub value: Option<f64>,
     /// When the last value was true, even if it is told no more.
     pub at: Option<Now>,
@@ -82,6 +94,29 @@ pub struct Judged {
     pub interval: Duration,
     /// Why it is stale or missing; empty when fresh.
     pub reason: String,
+}
+
+// === impl Reading ===
+
+impl Reading {
+    /// A value that is no rate.
+    pub fn level(value: f64, at: Now) -> Self {
+        Self { value, at, interval_ns: 0, clamped: false }
+    }
+
+    /// For rates: the interval over which it was taken.
+    pub fn interval(&self) -> Duration {
+        Duration::from_nanos(self.interval_ns)
+    }
+}
+
+// === impl Quality ===
+
+impl Quality {
+    /// Whether there is a value that is not older than asked for.
+    pub fn is_current(self) -> bool {
+        matches!(self, Self::Fresh | Self::Clamped | Self::Fallback)
+    }
 }
 
 // === impl Absent ===
@@ -97,6 +132,8 @@ impl fmt::Display for Absent {
             Self::NotTold => f.write_str("its file is readable and does not tell it"),
             Self::Unreadable(what) => f.write_str(what),
             Self::Removed => f.write_str("the cgroup was removed"),
+            Self::NotHere => f.write_str("this machine has no file that tells it"),
+            Self::NoSourceTime => f.write_str("the source does not say when it was true"),
         }
     }
 }
@@ -110,13 +147,16 @@ impl Cell {
     }
 
     /// This cell after another attempt. What was read stays unless it is known to be untrue by now: "no limit" is
-    /// an answer, a failed read is none.
+    /// an answer, a failed read is none. Across a reset nothing is known.
     #[must_use]
     pub fn after(&self, attempt: Result<Reading, Absent>) -> Self {
         match attempt {
             Ok(reading) => Self { last: Some(reading), absent: None },
             Err(why) => {
-                let known = !matches!(why, Absent::Unlimited | Absent::Never(_));
+                let known = !matches!(
+                    why,
+                    Absent::Unlimited | Absent::Never(_) | Absent::Reset | Absent::NoSourceTime
+                );
                 Self { last: self.last.filter(|_| known), absent: Some(why) }
             }
         }
@@ -132,8 +172,9 @@ impl Cell {
             (absent, _, _) => absent.as_ref().map(ToString::to_string),
         };
         let Some(last) = self.last else {
+            let reset = matches!(self.absent, Some(Absent::Reset)) && !removed;
             return Judged {
-                quality: Quality::Missing,
+                quality: if reset { Quality::Reset } else { Quality::Missing },
                 value: None,
                 at: None,
                 age: Duration::ZERO,
@@ -145,12 +186,14 @@ impl Cell {
         let quality = match () {
             () if age > ages.expiry => Quality::Missing,
             () if age > ages.max_age || removed => Quality::Stale,
+            () if last.clamped => Quality::Clamped,
             () => Quality::Fresh,
         };
         let reason = match quality {
-            Quality::Fresh => String::new(),
+            Quality::Fresh | Quality::Fallback => String::new(),
+            Quality::Clamped => "its inputs contradicted each other; brought into its range".to_owned(),
             Quality::Stale => why().unwrap_or_else(|| format!("last read {} ms ago", age.as_millis())),
-            Quality::Missing => {
+            Quality::Missing | Quality::Reset => {
                 let why = why().unwrap_or_else(|| "no newer reading".to_owned());
                 format!("{why}; the last value expired at an age of {} ms", ages.expiry.as_millis())
             }
@@ -160,7 +203,7 @@ impl Cell {
             value: (quality != Quality::Missing).then_some(last.value),
             at: Some(last.at),
             age,
-            interval: last.interval,
+            interval: last.interval(),
             reason,
         }
     }
@@ -177,7 +220,7 @@ mod tests {
     }
 
     fn read_at(seconds: u64) -> Cell {
-        Cell::default().after(Ok(Reading { value: 7.0, at: at(seconds), interval: Duration::ZERO }))
+        Cell::default().after(Ok(Reading::level(7.0, at(seconds))))
     }
 
     #[test]
@@ -213,6 +256,29 @@ mod tests {
     }
 
     #[test]
+    fn a_cell_is_one_line_of_the_processors_cache() {
+        assert_eq!(size_of::<Cell>(), 64);
+    }
+
+    #[test]
+    fn a_first_reading_is_missing_and_a_reset_is_told_as_such() {
+        let first = Cell::default().after(Err(Absent::FirstReading)).judge(at(1), AGES, false, None);
+        assert_eq!((first.quality, first.value), (Quality::Missing, None));
+        let reset = read_at(100).after(Err(Absent::Reset)).judge(at(100), AGES, false, None);
+        assert_eq!((reset.quality, reset.value), (Quality::Reset, None));
+        assert!(reset.reason.contains("reset"), "{}", reset.reason);
+    }
+
+    #[test]
+    fn m03_a_clamped_value_says_so_until_it_is_old() {
+        let clamped = Reading { clamped: true, ..Reading::level(0.0, at(100)) };
+        let cell = Cell::default().after(Ok(clamped));
+        let judged = cell.judge(at(101), AGES, false, None);
+        assert_eq!((judged.quality, judged.value), (Quality::Clamped, Some(0.0)));
+        assert_eq!(cell.judge(at(105), AGES, false, None).quality, Quality::Stale);
+    }
+
+    #[test]
     fn a_removed_subject_is_stale_at_once() {
         let judged = read_at(100).judge(at(100), AGES, true, None);
         assert_eq!((judged.quality, judged.value), (Quality::Stale, Some(7.0)));
@@ -244,7 +310,7 @@ mod tests {
 
         #[test]
         fn quality_only_worsens_with_time(read in 0u64..10, now in 0u64..60, more in 0u64..60) {
-            let rank = |q| match q { Quality::Fresh => 0, Quality::Stale => 1, Quality::Missing => 2 };
+            let rank = |q| match q { Quality::Stale => 1, Quality::Missing | Quality::Reset => 2, _ => 0 };
             let (early, late) = (read_at(read).judge(at(now), AGES, false, None), read_at(read).judge(at(now + more), AGES, false, None));
             proptest::prop_assert!(rank(early.quality) <= rank(late.quality));
         }

@@ -6,8 +6,11 @@ use oxalyst_cgroups::{CgroupPath, PathError};
 use oxalyst_settings::{Common, HasCommon};
 use serde::{Deserialize, Serialize};
 
+use crate::query::Terms;
+use crate::rank::Ranking;
 use crate::sample::Ages;
 use crate::sources::cgroup::{PassSettings, Schedule};
+use crate::sources::http::Endpoint;
 
 /// Settings of the metrics-fetcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +28,14 @@ pub struct Settings {
     pub forget_after_periods: u32,
     /// A pass that takes longer is reported, milliseconds, at least 1.
     pub pass_deadline_ms: u64,
+    /// malachite, if it is to be asked.
+    pub malachite: Endpoint,
+    /// The kubelet's statistics, if they are to be asked for. The token is good for nothing else.
+    pub kubelet: Endpoint,
+    /// Which source is the best where several tell one definition: `kernel-first` or `malachite-first`.
+    pub ranking: Ranking,
+    /// Cgroups that are measured beside containers, where they exist; the kubelet's own three always are.
+    pub cgroups: Vec<String>,
     /// Cgroups below which `kubepods` is looked for: `/`, and what the kubelet has as its cgroup root.
     pub cgroup_roots: Vec<String>,
 }
@@ -58,6 +69,10 @@ impl Default for Settings {
             expire_after_periods: 10,
             forget_after_periods: 20,
             pass_deadline_ms: 2000,
+            malachite: Endpoint::default(),
+            kubelet: Endpoint { period_ms: 10_000, timeout_ms: 5000, ..Endpoint::default() },
+            ranking: Ranking::default(),
+            cgroups: Vec::new(),
             cgroup_roots: vec!["/".to_owned()],
         }
     }
@@ -85,6 +100,13 @@ impl Settings {
         range(stale > 0, "stale_after_periods", stale.into(), "at least 1")?;
         range(expire >= stale, "expire_after_periods", expire.into(), "at least stale_after_periods")?;
         range(forget >= expire, "forget_after_periods", forget.into(), "at least expire_after_periods")?;
+        for (source, period, timeout) in [
+            (&self.malachite, "malachite.period_ms", "malachite.timeout_ms"),
+            (&self.kubelet, "kubelet.period_ms", "kubelet.timeout_ms"),
+        ] {
+            range(source.period_ms >= 100, period, source.period_ms, "at least 100")?;
+            range(source.timeout_ms > 0, timeout, source.timeout_ms, "at least 1")?;
+        }
         self.roots().map(drop)
     }
 
@@ -95,8 +117,17 @@ impl Settings {
 
     /// The ages that separate fresh, stale and missing.
     pub fn ages(&self) -> Ages {
-        let period = self.period();
+        self.ages_at(self.period())
+    }
+
+    /// The same for a source with another period.
+    pub fn ages_at(&self, period: Duration) -> Ages {
         Ages { max_age: period * self.stale_after_periods, expiry: period * self.expire_after_periods }
+    }
+
+    /// What holds for every answer.
+    pub fn terms(&self) -> Terms {
+        Terms { ages: self.ages(), ranking: self.ranking }
     }
 
     /// When passes happen.
@@ -113,6 +144,11 @@ impl Settings {
             host_root: self.common.host_root.clone(),
             roots: self.roots()?,
             forget: self.period() * self.forget_after_periods,
+            cgroups: self
+                .cgroups
+                .iter()
+                .map(|c| CgroupPath::new(c).map_err(Fault::from))
+                .collect::<Result<_, _>>()?,
         })
     }
 

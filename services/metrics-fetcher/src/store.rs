@@ -1,34 +1,60 @@
 //! The newest snapshot, immutable: a pass replaces it, readers take it without waiting.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::sync::watch;
 
 use crate::catalogue::{self, Scope};
 use crate::clock::Now;
-use crate::sample::{Absent, Cell};
+use crate::history::Histories;
+use crate::sample::{Absent, Ages, Cell};
+
+/// Which part of a machine or of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Instance {
+    /// The whole.
+    #[default]
+    Whole,
+    /// A CPU or a NUMA node.
+    Number(u32),
+    /// A device, an interface, a volume.
+    Name(Box<str>),
+}
 
 /// Who is measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Id {
-    /// The runtime's id; empty for the node.
+    /// The runtime's id; empty for all but containers.
     pub container_id: String,
-    /// The pod's UID; empty for the node, and where it is not known.
+    /// The pod's UID; empty where there is none, and where it is not known.
     pub pod_uid: String,
-    /// The cgroup, with a leading slash; empty for the node.
+    /// The cgroup, with a leading slash; empty where there is none.
     pub cgroup: String,
+    /// Which part.
+    pub instance: Instance,
 }
+
+/// What tells subjects apart, whatever source knows them.
+pub type Key<'a> = (Scope, &'a str, &'a Instance);
 
 /// One subject and what is known of it.
 #[derive(Clone, Debug)]
 pub struct Subject {
+    /// What it is.
+    pub scope: Scope,
     /// Who.
     pub id: Arc<Id>,
     /// In the order of [`catalogue::of`] its scope.
     pub cells: Box<[Cell]>,
     /// When it was found removed.
     pub removed: Option<Now>,
+    /// When it was read last.
+    pub read: Option<Now>,
+    /// The pass of its source that read it.
+    pub cycle: u64,
 }
 
 /// What came of the newest pass.
@@ -48,25 +74,86 @@ pub struct PassReport {
     pub failure: Option<Arc<str>>,
     /// What ails the source as a whole; `None` while healthy.
     pub trouble: Option<Arc<str>>,
+    /// Cgroups that went away so far.
+    pub removed: u64,
 }
 
-/// Everything that is known at one moment.
+/// Everything that cgroups and `/proc` tell at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// One tree for all controllers (v2), or one each (v1 and hybrid); `None` before a tree was seen.
     pub unified: Option<bool>,
     /// The node.
     pub node: Arc<Subject>,
+    /// Its parts, and the cgroups above the pods with theirs.
+    pub parts: Vec<Arc<Subject>>,
     /// Containers; removed ones for a while.
     pub containers: Vec<Arc<Subject>>,
+    /// Parts of containers.
+    pub container_parts: Vec<Arc<Subject>>,
     /// The pass it comes from.
     pub pass: PassReport,
 }
 
-/// Holds the newest snapshot.
-#[derive(Debug, Default)]
+/// What one source beside cgroups and `/proc` tells. Its subjects are sorted by [`Subject::key`].
+#[derive(Clone, Debug)]
+pub struct Layer {
+    /// Name of the source.
+    pub source: Source,
+    /// From one pass to the next.
+    pub period: Duration,
+    /// Ages that hold where a request names none.
+    pub ages: Ages,
+    /// Sorted.
+    pub subjects: Vec<Arc<Subject>>,
+    /// Its newest pass.
+    pub pass: PassReport,
+    /// Values that were older than the source may deliver, so far.
+    pub stale_total: u64,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// cgroup files, `/proc`, sysfs.
+    Kernel,
+    /// malachite.
+    Malachite,
+    /// The kubelet's statistics.
+    Kubelet,
+}
+
+/// Holds what is newest of each source.
+#[derive(Debug)]
 pub struct Store {
     newest: ArcSwap<Snapshot>,
+    malachite: ArcSwapOption<Layer>,
+    kubelet: ArcSwapOption<Layer>,
+    /// Counts publications: whoever waits for news sees that there are some, never how many he missed.
+    news: watch::Sender<u64>,
+    /// Short histories of the rows that are marked so.
+    pub histories: Histories,
+}
+
+/// All sources at one moment.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// cgroups and `/proc`.
+    pub kernel: Arc<Snapshot>,
+    /// Those that are set up.
+    pub layers: Vec<Arc<Layer>>,
+}
+
+// === impl Instance ===
+
+impl fmt::Display for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => Ok(()),
+            Self::Number(n) => n.fmt(f),
+            Self::Name(name) => name.fmt(f),
+        }
+    }
 }
 
 // === impl Subject ===
@@ -75,7 +162,18 @@ impl Subject {
     /// A subject of which nothing is known yet.
     pub fn unknown(scope: Scope, id: Id) -> Self {
         let cells = catalogue::of(scope).iter().map(|_| Cell::absent(Absent::NotYet)).collect();
-        Self { id: Arc::new(id), cells, removed: None }
+        Self { scope, id: Arc::new(id), cells, removed: None, read: None, cycle: 0 }
+    }
+
+    /// What tells it from all others.
+    pub fn key(&self) -> Key<'_> {
+        let owner = match self.scope {
+            Scope::Container | Scope::ContainerNuma => self.id.container_id.as_str(),
+            Scope::Cgroup | Scope::CgroupNuma => self.id.cgroup.as_str(),
+            Scope::Volume => self.id.pod_uid.as_str(),
+            _ => "",
+        };
+        (self.scope, owner, &self.id.instance)
     }
 }
 
@@ -84,7 +182,14 @@ impl Subject {
 impl Default for Snapshot {
     fn default() -> Self {
         let node = Arc::new(Subject::unknown(Scope::Node, Id::default()));
-        Self { unified: None, node, containers: Vec::new(), pass: PassReport::default() }
+        Self {
+            unified: None,
+            node,
+            parts: Vec::new(),
+            containers: Vec::new(),
+            container_parts: Vec::new(),
+            pass: PassReport::default(),
+        }
     }
 }
 
@@ -93,19 +198,86 @@ impl Snapshot {
     pub fn cgroup_source(&self) -> &'static str {
         if self.unified == Some(true) { "cgroup-v2" } else { "cgroup-v1" }
     }
+
+    /// All subjects: the node, its parts, containers and theirs.
+    pub fn subjects(&self) -> impl Iterator<Item = &Arc<Subject>> {
+        std::iter::once(&self.node).chain(&self.parts).chain(&self.containers).chain(&self.container_parts)
+    }
+}
+
+// === impl Layer ===
+
+impl Layer {
+    /// The subject of a key.
+    pub fn find(&self, key: Key<'_>) -> Option<&Arc<Subject>> {
+        self.subjects.binary_search_by(|s| s.key().cmp(&key)).ok().and_then(|i| self.subjects.get(i))
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    /// Those beside cgroups and `/proc`.
+    pub const LAYERS: [Self; 2] = [Self::Malachite, Self::Kubelet];
+
+    /// As samples say it; cgroups and `/proc` have names of their own.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "cgroup",
+            Self::Malachite => "malachite",
+            Self::Kubelet => "kubelet",
+        }
+    }
 }
 
 // === impl Store ===
 
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            newest: ArcSwap::default(),
+            malachite: ArcSwapOption::empty(),
+            kubelet: ArcSwapOption::empty(),
+            news: watch::Sender::new(0),
+            histories: Histories::default(),
+        }
+    }
+}
+
 impl Store {
-    /// The newest snapshot.
+    /// The newest snapshot of cgroups and `/proc`.
     pub fn load(&self) -> Arc<Snapshot> {
         self.newest.load_full()
     }
 
-    /// Replaces it.
+    /// The newest of all sources.
+    pub fn view(&self) -> View {
+        let layers = [&self.malachite, &self.kubelet];
+        View {
+            kernel: self.load(),
+            layers: layers.into_iter().filter_map(ArcSwapOption::load_full).collect(),
+        }
+    }
+
+    /// Replaces the snapshot of cgroups and `/proc`.
     pub fn publish(&self, snapshot: Snapshot) {
         self.newest.store(Arc::new(snapshot));
+        self.news.send_modify(|n| *n += 1);
+    }
+
+    /// Replaces what a source tells.
+    pub fn publish_layer(&self, layer: Layer) {
+        match layer.source {
+            Source::Malachite => self.malachite.store(Some(Arc::new(layer))),
+            Source::Kubelet => self.kubelet.store(Some(Arc::new(layer))),
+            Source::Kernel => return,
+        }
+        self.news.send_modify(|n| *n += 1);
+    }
+
+    /// Changes whenever something is published.
+    pub fn news(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
     }
 
     /// Says what ails the source, leaving everything else as it is.

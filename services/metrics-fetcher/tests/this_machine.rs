@@ -142,6 +142,7 @@ async fn a_busy_container_agrees_with_the_kernels_counters_and_an_idle_one_is_id
         host_root: "/".into(),
         roots: vec![own.root.clone()],
         forget: Duration::from_secs(60),
+        cgroups: Vec::new(),
     };
     let mut pass = Pass::new(settings, Arc::new(SystemClock::default()));
     let began = Instant::now();
@@ -161,7 +162,7 @@ async fn a_busy_container_agrees_with_the_kernels_counters_and_an_idle_one_is_id
     let second = (own.cpu_ns(), pass.run(&[]), own.cpu_ns());
 
     let busy = reading(&second.1, "busy", "cpu.usage.container");
-    let measured = busy.value * busy.interval.as_nanos() as f64;
+    let measured = busy.value * busy.interval_ns as f64;
     let (least, most) = ((second.0 - first.2) as f64, (second.2 - first.0) as f64);
     assert!(
         measured >= least * 0.98 && measured <= most * 1.02,

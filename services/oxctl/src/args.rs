@@ -53,14 +53,39 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct MetricsArgs {
+    /// What to do; without it the measurements are shown once.
+    #[command(subcommand)]
+    pub(crate) action: Option<MetricsAction>,
+    /// All that can be measured instead: unit, sources, and why a source never tells it.
+    #[arg(long)]
+    pub(crate) list: bool,
+    #[command(flatten)]
+    pub(crate) selection: Selection,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MetricsAction {
+    /// Every source: period, last pass, health.
+    Sources,
+    /// Measurements, once.
+    Get(Selection),
+    /// Measurements as they change, until interrupted.
+    Watch(Selection),
+    /// CPU, memory, throttling and pressure of every container, the busiest first.
+    Top,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Selection {
     /// Names of metrics; none: all.
     #[arg(value_name = "METRIC")]
     pub(crate) metrics: Vec<String>,
     /// Pod UIDs or container ids; none: all.
     #[arg(long = "id", value_name = "ID")]
     pub(crate) ids: Vec<String>,
-    /// Only measurements of the node, or only of containers.
+    /// Only measurements of this scope.
     #[arg(long, value_enum)]
     pub(crate) scope: Option<Scope>,
     /// Older values count as stale; without it, after three periods of their source.
@@ -72,6 +97,14 @@ pub(crate) struct MetricsArgs {
 pub(crate) enum Scope {
     Node,
     Container,
+    Numa,
+    Cpu,
+    Device,
+    Network,
+    ContainerNuma,
+    Volume,
+    Cgroup,
+    CgroupNuma,
 }
 
 #[cfg(test)]

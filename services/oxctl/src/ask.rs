@@ -1,17 +1,20 @@
 //! Each command: which services it asks, and which view their answers make.
 
+use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use oxalyst_mesh::NODE_SERVICES;
 use oxalyst_proto::metrics::v1::{QueryRequest, Scope as MetricScope};
 use serde::Serialize;
 
-use crate::args::{Cli, Command, MetricsArgs, Output, Scope};
+use crate::args::{Cli, Command, MetricsAction, MetricsArgs, Output, Scope, Selection};
 use crate::peers::{PeerError, Peers};
+use crate::view::catalogue::{ListView, SourcesView};
 use crate::view::metrics::MetricsView;
 use crate::view::pods::PodsView;
 use crate::view::pools::PoolsView;
 use crate::view::status::StatusView;
+use crate::view::top::{self, TopView};
 use crate::view::topology::TopologyView;
 use crate::view::{Answer, Told};
 
@@ -40,13 +43,46 @@ pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
             let view = TopologyView::new(peers.topology().await?);
             answer(&view, cli.output, |wide| view.render(wide), Vec::new(), Told::Well)
         }
-        Command::Metrics(args) => {
-            let view = MetricsView::new(peers.metrics(query(args)).await?);
-            let problems = view.without_samples(&args.ids);
-            let told = Told::well_if(problems.is_empty());
-            answer(&view, cli.output, |wide| view.render(wide), problems, told)
+        Command::Metrics(args) => metrics(&peers, args, cli.output).await,
+    }
+}
+
+async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<Answer, AskError> {
+    match &args.action {
+        None if args.list => {
+            let view = ListView::new(peers.list_metrics().await?);
+            answer(&view, output, |wide| view.render(wide), Vec::new(), Told::Well)
+        }
+        None => get(peers, &args.selection, output).await,
+        Some(MetricsAction::Get(selection)) => get(peers, selection, output).await,
+        Some(MetricsAction::Sources) => {
+            let view = SourcesView::new(peers.list_sources().await?);
+            answer(&view, output, |_| view.render(), Vec::new(), Told::well_if(view.well()))
+        }
+        Some(MetricsAction::Top) => {
+            let view = TopView::new(peers.metrics(top::query()).await?);
+            answer(&view, output, |_| view.render(), Vec::new(), Told::Well)
+        }
+        Some(MetricsAction::Watch(selection)) => {
+            let mut stream = peers.watch_metrics(query(selection)).await?;
+            while let Some(reply) = peers.next(&mut stream).await? {
+                let view = MetricsView::new(reply);
+                let text = answer(&view, output, |wide| view.render(wide), Vec::new(), Told::Well)?.text;
+                // A reader that has seen enough ends the watch.
+                if std::io::stdout().write_all(text.as_bytes()).is_err() {
+                    break;
+                }
+            }
+            Ok(Answer { text: String::new(), problems: Vec::new(), told: Told::Well })
         }
     }
+}
+
+async fn get(peers: &Peers, selection: &Selection, output: Output) -> Result<Answer, AskError> {
+    let view = MetricsView::new(peers.metrics(query(selection)).await?);
+    let problems = view.without_samples(&selection.ids);
+    let told = Told::well_if(problems.is_empty());
+    answer(&view, output, |wide| view.render(wide), problems, told)
 }
 
 async fn status(peers: &Peers, output: Output) -> Result<Answer, AskError> {
@@ -74,11 +110,19 @@ async fn pods(peers: &Peers, output: Output) -> Result<Answer, AskError> {
     answer(&view, output, |wide| view.render(wide), problems, told)
 }
 
-fn query(args: &MetricsArgs) -> QueryRequest {
+fn query(args: &Selection) -> QueryRequest {
     let scopes = match args.scope {
         None => Vec::new(),
         Some(Scope::Node) => vec![MetricScope::Node as i32],
         Some(Scope::Container) => vec![MetricScope::Container as i32],
+        Some(Scope::Numa) => vec![MetricScope::Numa as i32],
+        Some(Scope::Cpu) => vec![MetricScope::Cpu as i32],
+        Some(Scope::Device) => vec![MetricScope::Device as i32],
+        Some(Scope::Network) => vec![MetricScope::Network as i32],
+        Some(Scope::ContainerNuma) => vec![MetricScope::ContainerNuma as i32],
+        Some(Scope::Volume) => vec![MetricScope::Volume as i32],
+        Some(Scope::Cgroup) => vec![MetricScope::Cgroup as i32],
+        Some(Scope::CgroupNuma) => vec![MetricScope::CgroupNuma as i32],
     };
     QueryRequest { metrics: args.metrics.clone(), scopes, ids: args.ids.clone(), max_age_ms: args.max_age_ms }
 }

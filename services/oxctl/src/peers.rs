@@ -10,11 +10,13 @@ use oxalyst_proto::gateway::v1::{ListContainersReply, ListContainersRequest};
 use oxalyst_proto::mesh::v1::introspection_client::IntrospectionClient;
 use oxalyst_proto::mesh::v1::{GetStatusRequest, Status};
 use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
-use oxalyst_proto::metrics::v1::{QueryReply, QueryRequest};
+use oxalyst_proto::metrics::v1::{
+    ListMetricsReply, ListMetricsRequest, ListSourcesReply, ListSourcesRequest, QueryReply, QueryRequest,
+};
 use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
 use oxalyst_proto::orm::v1::{GetStateRequest, GetTopologyRequest, State, Topology};
 use tonic::transport::Channel;
-use tonic::{Code, Request, Response};
+use tonic::{Code, Request, Response, Streaming};
 
 const DEADLINE: Duration = Duration::from_secs(2);
 
@@ -85,6 +87,37 @@ impl Peers {
         let client = MetricsClient::new(self.channel("metrics-fetcher"));
         let mut client = client.max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
         self.answer("metrics-fetcher", "Query", client.query(request(query))).await
+    }
+
+    pub(crate) async fn list_metrics(&self) -> Result<ListMetricsReply, PeerError> {
+        let mut client = MetricsClient::new(self.channel("metrics-fetcher"));
+        self.answer("metrics-fetcher", "ListMetrics", client.list_metrics(request(ListMetricsRequest {})))
+            .await
+    }
+
+    pub(crate) async fn list_sources(&self) -> Result<ListSourcesReply, PeerError> {
+        let mut client = MetricsClient::new(self.channel("metrics-fetcher"));
+        self.answer("metrics-fetcher", "ListSources", client.list_sources(request(ListSourcesRequest {})))
+            .await
+    }
+
+    /// Opens a stream that has no deadline once it is open.
+    pub(crate) async fn watch_metrics(
+        &self,
+        query: QueryRequest,
+    ) -> Result<Streaming<QueryReply>, PeerError> {
+        let client = MetricsClient::new(self.channel("metrics-fetcher"));
+        let mut client = client.max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
+        self.answer("metrics-fetcher", "Watch", client.watch(Request::new(query))).await
+    }
+
+    /// The next message of such a stream; `None` at its end.
+    pub(crate) async fn next(
+        &self,
+        stream: &mut Streaming<QueryReply>,
+    ) -> Result<Option<QueryReply>, PeerError> {
+        let path = oxalyst_mesh::socket_path(&self.run_dir, "metrics-fetcher");
+        stream.message().await.map_err(|status| explain("metrics-fetcher".to_owned(), path, "Watch", &status))
     }
 
     fn channel(&self, service: &str) -> Channel {

@@ -1,9 +1,11 @@
 //! What is printed: pure. Each view is made of the services' replies, is a stable JSON object by serde, and draws tables.
 
+pub(crate) mod catalogue;
 pub(crate) mod metrics;
 pub(crate) mod pods;
 pub(crate) mod pools;
 pub(crate) mod status;
+pub(crate) mod top;
 pub(crate) mod topology;
 
 /// A finished answer.

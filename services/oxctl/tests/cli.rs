@@ -9,6 +9,7 @@ use oxalyst_proto::gateway::v1::gateway_server::{Gateway, GatewayServer};
 use oxalyst_proto::gateway::v1::{AppliedContainer, ListContainersReply, ListContainersRequest};
 use oxalyst_proto::mesh::v1::introspection_server::{Introspection, IntrospectionServer};
 use oxalyst_proto::mesh::v1::{GetStatusRequest, Pending, Status as ServiceStatus};
+use oxalyst_proto::metrics::v1 as metrics;
 use oxalyst_proto::metrics::v1::metrics_server::{Metrics, MetricsServer};
 use oxalyst_proto::metrics::v1::{
     ListMetricsReply, ListMetricsRequest, ListSourcesReply, ListSourcesRequest, Quality, QueryReply,
@@ -86,18 +87,59 @@ impl Metrics for Imitation {
         Ok(Response::new(QueryReply { samples, now_unix_ms: 1 }))
     }
 
+    type WatchStream = tokio_stream::Iter<std::vec::IntoIter<Result<QueryReply, Status>>>;
+
+    async fn watch(&self, request: Request<QueryRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let reply = self.query(request).await?.into_inner();
+        Ok(Response::new(tokio_stream::iter(vec![Ok(reply.clone()), Ok(reply)])))
+    }
+
+    async fn aggregate(
+        &self,
+        _: Request<metrics::AggregateRequest>,
+    ) -> Result<Response<metrics::AggregateReply>, Status> {
+        Err(Status::unimplemented("not asked here"))
+    }
+
+    async fn history(
+        &self,
+        _: Request<metrics::HistoryRequest>,
+    ) -> Result<Response<metrics::HistoryReply>, Status> {
+        Err(Status::unimplemented("not asked here"))
+    }
+
     async fn list_metrics(
         &self,
         _: Request<ListMetricsRequest>,
     ) -> Result<Response<ListMetricsReply>, Status> {
-        Err(Status::unimplemented("not asked here"))
+        let availability = vec![metrics::Availability {
+            source: "cgroup-v1".into(),
+            available: false,
+            reason: "v1 tells no pressure".into(),
+        }];
+        let info = metrics::MetricInfo {
+            name: "cpu.psi".into(),
+            unit: "ratio".into(),
+            scope: Scope::Container.into(),
+            help: "Pressure".into(),
+            sources: vec!["cgroup-v2".into()],
+            availability,
+            history: true,
+        };
+        Ok(Response::new(ListMetricsReply { metrics: vec![info] }))
     }
 
     async fn list_sources(
         &self,
         _: Request<ListSourcesRequest>,
     ) -> Result<Response<ListSourcesReply>, Status> {
-        Err(Status::unimplemented("not asked here"))
+        let source = metrics::SourceInfo {
+            name: "malachite".into(),
+            period_ms: 5000,
+            error: "it hangs".into(),
+            ..Default::default()
+        };
+        Ok(Response::new(ListSourcesReply { sources: vec![source] }))
     }
 }
 
@@ -239,4 +281,24 @@ fn a_flag_beats_the_environment() {
     serve(set.path(), "metrics-fetcher", true);
     let (code, out, _) = oxctl(unset.path(), &["metrics", "--run-dir", set.path().to_str().unwrap()]);
     assert_eq!((code, out.as_str()), (Some(0), "no measurements\n"));
+}
+
+#[test]
+fn metrics_can_be_listed_watched_and_their_sources_told() {
+    let dir = tempfile::tempdir().unwrap();
+    serve(dir.path(), "metrics-fetcher", true);
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "--list", "-o", "wide"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(
+        out.contains("cpu.psi") && out.contains("10m") && out.contains("cgroup-v1: v1 tells no pressure"),
+        "{out}"
+    );
+    let (code, out, _) = oxctl(dir.path(), &["metrics", "sources"]);
+    assert!(code == Some(1) && out.contains("it hangs"), "a source that ails is told: {code:?} {out}");
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "get", "cpu.a"]);
+    assert!(code == Some(0) && out.contains("cpu.a"), "{out}{err}");
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "watch", "cpu.b"]);
+    assert_eq!((code, out.matches("cpu.b").count()), (Some(0), 2), "{out}{err}");
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "top"]);
+    assert!(code == Some(0) && out.contains("CONTAINER"), "{out}{err}");
 }

@@ -61,7 +61,7 @@ impl Fixture {
         let root = fixture.root();
         match layout {
             Layout::V1 => {
-                for name in ["cpu,cpuacct", "cpuset", "memory"] {
+                for name in ["cpu,cpuacct", "cpuset", "memory", "blkio", "pids", "hugetlb"] {
                     fs::create_dir_all(root.join(name))?;
                 }
                 for name in ["cpu", "cpuacct"] {
@@ -82,6 +82,10 @@ impl Fixture {
         for name in ["cpu", "memory", "io"] {
             fixture.proc(&format!("pressure/{name}"), PRESSURE)?;
         }
+        for (name, content) in PROC_FILES {
+            fixture.proc(name, content)?;
+        }
+        fixture.numa(&["0-1"])?;
         Ok(fixture)
     }
 
@@ -114,10 +118,12 @@ impl Fixture {
         self.set(Controller::Cpuset, path, "cpuset.mems", "\n")?;
         self.set(Controller::Cpuset, path, effective[0], "0-1\n")?;
         self.set(Controller::Cpuset, path, effective[1], "0\n")?;
-        if self.layout == Layout::V2 {
-            for name in ["cpu.pressure", "memory.pressure", "io.pressure"] {
-                self.set(Controller::Memory, path, name, PRESSURE)?;
-            }
+        let files: &[(Controller, &str, &str)] = match self.layout {
+            Layout::V1 => V1_FILES,
+            Layout::V2 => V2_FILES,
+        };
+        for (controller, name, content) in files {
+            self.set(*controller, path, name, content)?;
         }
         self.load(path, &Load::default())
     }
@@ -209,6 +215,26 @@ impl Fixture {
         self.proc("stat", &text)
     }
 
+    /// Sets the NUMA nodes: one per element, which is the list of its CPUs; each has the memory of the machine.
+    ///
+    /// # Errors
+    /// Whatever the file system answers.
+    pub fn numa(&self, cpulists: &[&str]) -> io::Result<()> {
+        for (node, cpulist) in cpulists.iter().enumerate() {
+            let dir = self.host_root.join(format!("sys/devices/system/node/node{node}"));
+            fs::create_dir_all(&dir)?;
+            fs::write(dir.join("cpulist"), format!("{cpulist}\n"))?;
+            let line = |key: &str, kib: u64| format!("Node {node} {key}: {kib:>15} kB\n");
+            let fields = [("MemTotal", 16_384_000), ("MemFree", 8_192_000), ("MemUsed", 8_192_000)];
+            let fields = fields.iter().chain(&[("FilePages", 4_096_000), ("Shmem", 20_480)]);
+            let fields = fields.chain(&[("Inactive(file)", 1_024_000), ("Active(file)", 512_000)]);
+            fs::write(dir.join("meminfo"), fields.map(|(k, v)| line(k, *v)).collect::<String>())?;
+            let stat = "numa_hit 1000\nnuma_miss 10\nnuma_foreign 5\ninterleave_hit 3\nlocal_node 990\nother_node 20\n";
+            fs::write(dir.join("numastat"), stat)?;
+        }
+        Ok(())
+    }
+
     /// Sets a file below `/proc`.
     ///
     /// # Errors
@@ -221,6 +247,68 @@ impl Fixture {
         fs::write(path, content)
     }
 }
+
+const V1_FILES: &[(Controller, &str, &str)] = &[
+    (Controller::Cpu, "cpu.cfs_quota_us", "-1\n"),
+    (Controller::Cpu, "cpu.cfs_period_us", "100000\n"),
+    (Controller::Cpu, "cpu.shares", "1024\n"),
+    (Controller::Cpuacct, "cpuacct.usage_user", "0\n"),
+    (Controller::Cpuacct, "cpuacct.usage_sys", "0\n"),
+    (Controller::Cpuacct, "cpuacct.usage_percpu", "0 0 \n"),
+    (Controller::Memory, "memory.kmem.usage_in_bytes", "4096\n"),
+    (Controller::Memory, "memory.kmem.tcp.limit_in_bytes", "9223372036854771712\n"),
+    (Controller::Memory, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n"),
+    (
+        Controller::Memory,
+        "memory.numa_stat",
+        "total=3 N0=3\nhierarchical_total=3 N0=3\nhierarchical_file=2 N0=2\nhierarchical_anon=1 N0=1\nhierarchical_unevictable=0 N0=0\n",
+    ),
+    (
+        Controller::Blkio,
+        "blkio.throttle.io_service_bytes_recursive",
+        "254:0 Read 4096\n254:0 Write 8192\nTotal 12288\n",
+    ),
+    (Controller::Blkio, "blkio.throttle.io_serviced_recursive", "254:0 Read 1\n254:0 Write 2\nTotal 3\n"),
+    (Controller::Pids, "pids.current", "3\n"),
+    (Controller::Pids, "pids.max", "max\n"),
+    (Controller::Hugetlb, "hugetlb.2MB.usage_in_bytes", "0\n"),
+];
+
+const V2_FILES: &[(Controller, &str, &str)] = &[
+    (Controller::Cpu, "cpu.max", "max 100000\n"),
+    (Controller::Cpu, "cpu.weight", "100\n"),
+    (Controller::Cpu, "cpu.pressure", PRESSURE),
+    (Controller::Memory, "memory.pressure", PRESSURE),
+    (Controller::Memory, "io.pressure", PRESSURE),
+    (Controller::Memory, "memory.swap.current", "0\n"),
+    (Controller::Memory, "memory.swap.max", "max\n"),
+    (Controller::Memory, "memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n"),
+    (Controller::Memory, "memory.numa_stat", "anon N0=4096\nfile N0=8192\nunevictable N0=0\n"),
+    (Controller::Memory, "io.stat", "254:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n"),
+    (Controller::Memory, "pids.current", "3\n"),
+    (Controller::Memory, "pids.max", "max\n"),
+    (Controller::Memory, "hugetlb.2MB.current", "0\n"),
+];
+
+const PROC_FILES: &[(&str, &str)] = &[
+    (
+        "vmstat",
+        "nr_free_pages 1\npgsteal_kswapd 100\npgsteal_direct 20\npgscan_kswapd 200\npgscan_direct 40\ncompact_stall 3\noom_kill 1\n",
+    ),
+    (
+        "zoneinfo",
+        "Node 0, zone      DMA\n  pages free     100\n        min      10\n        low      20\n        high     30\n        managed  3840\n\
+         Node 0, zone   Normal\n  pages free     1000\n        min      100\n        low      200\n        high     300\n        managed  4000000\n",
+    ),
+    ("sys/vm/watermark_scale_factor", "10\n"),
+    ("diskstats", " 254       0 vda 10 0 80 5 20 0 160 7 0 9 12 0 0 0 0 0 0\n"),
+    (
+        "1/net/dev",
+        "Inter-|   Receive                                                |  Transmit\n \
+         face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n\
+         \x20 eth0: 1000 10 0 1 0 0 0 2 2000 20 0 0 0 0 0 0\n    lo: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n",
+    ),
+];
 
 const PRESSURE: &str =
     "some avg10=1.50 avg60=0.50 avg300=0.10 total=1234\nfull avg10=0.25 avg60=0.00 avg300=0.00 total=56\n";

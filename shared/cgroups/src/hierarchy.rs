@@ -32,6 +32,12 @@ pub enum Controller {
     Cpuset,
     /// Memory.
     Memory,
+    /// Block I/O; `io` on v2.
+    Blkio,
+    /// Number of tasks.
+    Pids,
+    /// Huge pages.
+    Hugetlb,
 }
 
 /// The control groups of one machine: version, and the root of each controller's tree.
@@ -62,7 +68,8 @@ impl fmt::Display for Version {
 
 impl Controller {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Cpu, Self::Cpuacct, Self::Cpuset, Self::Memory];
+    pub const ALL: [Self; 7] =
+        [Self::Cpu, Self::Cpuacct, Self::Cpuset, Self::Memory, Self::Blkio, Self::Pids, Self::Hugetlb];
 
     /// The kernel's name.
     pub const fn name(self) -> &'static str {
@@ -71,6 +78,9 @@ impl Controller {
             Self::Cpuacct => "cpuacct",
             Self::Cpuset => "cpuset",
             Self::Memory => "memory",
+            Self::Blkio => "blkio",
+            Self::Pids => "pids",
+            Self::Hugetlb => "hugetlb",
         }
     }
 }

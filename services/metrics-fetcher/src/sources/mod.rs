@@ -1,4 +1,11 @@
 //! Where numbers come from.
 
 pub mod cgroup;
+mod fold;
+pub mod http;
+pub mod kubelet;
+pub mod malachite;
 pub mod proc;
+mod remote;
+
+pub use remote::{Remote, follow};

@@ -24,6 +24,9 @@ pub(crate) struct SampleView {
     pub(crate) container: Option<String>,
     pub(crate) pod_uid: Option<String>,
     pub(crate) container_id: Option<String>,
+    /// Which CPU, NUMA node, device, interface or volume.
+    pub(crate) instance: Option<String>,
+    pub(crate) cgroup: Option<String>,
     pub(crate) value: Option<f64>,
     pub(crate) unit: String,
     pub(crate) source: String,
@@ -94,17 +97,33 @@ impl MetricsView {
 impl SampleView {
     fn order(&self) -> impl Ord + '_ {
         let node_first = self.scope != "node";
-        (node_first, &self.namespace, &self.pod, &self.container, &self.container_id, &self.metric)
+        let part = self.instance.as_ref().map(|i| (i.len(), i));
+        (
+            node_first,
+            &self.namespace,
+            &self.pod,
+            &self.container,
+            &self.container_id,
+            &self.cgroup,
+            part,
+            &self.metric,
+        )
     }
 
     /// "node", or namespace/pod/container as far as names are known, else the container's id.
     fn subject(&self) -> String {
-        if self.scope == "node" {
-            return "node".to_owned();
+        let whole = self.whole();
+        self.instance.as_ref().map_or(whole.clone(), |part| format!("{whole}[{part}]"))
+    }
+
+    fn whole(&self) -> String {
+        if self.pod.is_none() && self.container_id.is_none() && self.pod_uid.is_none() {
+            return self.cgroup.clone().unwrap_or_else(|| self.scope.to_owned());
         }
         let names = [&self.namespace, &self.pod, &self.container].map(|n| n.as_deref().unwrap_or("?"));
         match (&self.pod, &self.container_id) {
             (None, Some(id)) => id.chars().take(13).collect(),
+            (None, None) => self.pod_uid.clone().unwrap_or_default(),
             _ => names.join("/"),
         }
     }
@@ -116,12 +135,23 @@ impl From<Sample> for SampleView {
             scope: match sample.scope() {
                 Scope::Node => "node",
                 Scope::Container => "container",
+                Scope::Numa => "numa",
+                Scope::Cpu => "cpu",
+                Scope::Device => "device",
+                Scope::Network => "network",
+                Scope::ContainerNuma => "container-numa",
+                Scope::Volume => "volume",
+                Scope::Cgroup => "cgroup",
+                Scope::CgroupNuma => "cgroup-numa",
                 Scope::Unspecified => "unknown",
             },
             quality: match sample.quality() {
                 Quality::Fresh => "fresh",
                 Quality::Stale => "stale",
                 Quality::Missing => "missing",
+                Quality::Clamped => "clamped",
+                Quality::Fallback => "fallback",
+                Quality::Reset => "reset",
                 Quality::Unspecified => "unknown",
             },
             metric: sample.metric,
@@ -130,6 +160,8 @@ impl From<Sample> for SampleView {
             container: told(&sample.container),
             pod_uid: told(&sample.pod_uid),
             container_id: told(&sample.container_id),
+            instance: told(&sample.instance),
+            cgroup: told(&sample.cgroup),
             value: sample.value,
             unit: sample.unit,
             source: sample.source,

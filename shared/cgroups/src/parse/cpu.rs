@@ -1,4 +1,4 @@
-use super::{ParseError, entries, single};
+use super::{ParseError, entries, first_line, number, single};
 
 /// Nanoseconds of one microsecond.
 const USEC: u64 = 1000;
@@ -49,6 +49,55 @@ pub fn cpuacct_usage(bytes: &[u8]) -> Result<u64, ParseError> {
     single(bytes)
 }
 
+/// `cpu.max` of v2: quota and period in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuMax {
+    /// `None` is "max".
+    pub quota_us: Option<u64>,
+    /// Never 0.
+    pub period_us: u64,
+}
+
+/// Parses `cpu.max`.
+///
+/// # Errors
+/// [`ParseError`] if it is not "quota period".
+pub fn cpu_max(bytes: &[u8]) -> Result<CpuMax, ParseError> {
+    let mut words = bytes.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
+    let quota = match words.next() {
+        Some(b"max") => Some(None),
+        Some(word) => number(word).map(Some),
+        None => None,
+    };
+    match (quota, words.next().and_then(number)) {
+        (Some(quota_us), Some(period_us)) if period_us > 0 => Ok(CpuMax { quota_us, period_us }),
+        _ => Err(first_line(bytes, "a quota or \"max\", and a period")),
+    }
+}
+
+/// Parses `cpu.cfs_quota_us` (v1): `None` where it is -1, no limit.
+///
+/// # Errors
+/// [`ParseError`] if it is no number.
+pub fn cpu_quota(bytes: &[u8]) -> Result<Option<u64>, ParseError> {
+    match bytes.trim_ascii() {
+        b"-1" => Ok(None),
+        _ => single(bytes).map(Some),
+    }
+}
+
+/// Parses `cpuacct.usage_percpu` (v1): `each` gets the CPU's number and nanoseconds.
+///
+/// # Errors
+/// [`ParseError`] if one of them is no number.
+pub fn cpuacct_usage_percpu(bytes: &[u8], mut each: impl FnMut(usize, u64)) -> Result<(), ParseError> {
+    let words = bytes.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
+    for (cpu, word) in words.enumerate() {
+        each(cpu, number(word).ok_or_else(|| first_line(bytes, "one number a CPU"))?);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +128,24 @@ mod tests {
         let error = cpu_stat(b"nr_periods 1\nnr_throttled x9\n").unwrap_err();
         assert_eq!((error.line, error.text.as_str()), (2, "nr_throttled x9"));
         assert!(cpu_stat(b"new_key what ever\nlonely\nnr_periods 1\n").is_ok());
+    }
+
+    #[test]
+    fn limits_of_both_versions() {
+        assert_eq!(cpu_max(b"max 100000\n"), Ok(CpuMax { quota_us: None, period_us: 100_000 }));
+        assert_eq!(cpu_max(b"150000 100000\n"), Ok(CpuMax { quota_us: Some(150_000), period_us: 100_000 }));
+        for bad in ["", "max", "max 0", "x 1", "-1 100000"] {
+            assert!(cpu_max(bad.as_bytes()).is_err(), "{bad:?}");
+        }
+        assert_eq!((cpu_quota(b"-1\n"), cpu_quota(b"50000\n")), (Ok(None), Ok(Some(50_000))));
+        assert!(cpu_quota(b"-2\n").is_err());
+    }
+
+    #[test]
+    fn every_cpu_has_its_own_time() {
+        let mut seen = Vec::new();
+        cpuacct_usage_percpu(b"12 0 34 \n", |cpu, ns| seen.push((cpu, ns))).unwrap();
+        assert_eq!(seen, [(0, 12), (1, 0), (2, 34)]);
+        assert!(cpuacct_usage_percpu(b"12 x\n", |_, _| {}).is_err());
     }
 }

@@ -42,6 +42,55 @@ pub struct MemoryStat {
     pub pgfault: Option<u64>,
     /// Page faults that needed I/O.
     pub pgmajfault: Option<u64>,
+    /// Memory that cannot be reclaimed, locked pages among it.
+    pub unevictable: Option<u64>,
+    /// Swap in use (v1 `total_swap`; v2 tells it in a file of its own).
+    pub swap: Option<u64>,
+    /// Kernel memory (v2 `kernel`; v1 tells it in a file of its own).
+    pub kernel: Option<u64>,
+    /// What only v2 tells of reclaim; on a patched v1 kernel `kswapd_steal` and `allocstall` alone.
+    pub reclaim: Reclaim,
+}
+
+/// Pages reclaimed and brought back: counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaim {
+    /// Pages reclaimed.
+    pub steal: Option<u64>,
+    /// Pages looked at for it.
+    pub scan: Option<u64>,
+    /// Of the reclaimed ones those by kswapd.
+    pub steal_kswapd: Option<u64>,
+    /// Of those looked at the ones by kswapd.
+    pub scan_kswapd: Option<u64>,
+    /// Of the reclaimed ones those by an allocating task.
+    pub steal_direct: Option<u64>,
+    /// Of those looked at the ones by an allocating task.
+    pub scan_direct: Option<u64>,
+    /// Anonymous pages that came back after they were reclaimed.
+    pub refault_anon: Option<u64>,
+    /// File pages that did.
+    pub refault_file: Option<u64>,
+    /// Anonymous pages that were active at once.
+    pub activate_anon: Option<u64>,
+    /// File pages that were.
+    pub activate_file: Option<u64>,
+    /// Stalls of allocations (patched v1 kernels).
+    pub allocstall: Option<u64>,
+}
+
+// === impl Reclaim ===
+
+impl Reclaim {
+    /// Pages that came back, of both kinds.
+    pub fn refault(&self) -> Option<u64> {
+        Some(self.refault_anon?.saturating_add(self.refault_file?))
+    }
+
+    /// Pages that were active at once, of both kinds.
+    pub fn activate(&self) -> Option<u64> {
+        Some(self.activate_anon?.saturating_add(self.activate_file?))
+    }
 }
 
 /// Parses `memory.stat` of v1: of each pair of lines the `total_…` one, which includes descendants as v2 does.
@@ -66,6 +115,10 @@ pub fn memory_stat_v1(bytes: &[u8]) -> Result<MemoryStat, ParseError> {
             b"active_file" => &mut stat.active_file,
             b"pgfault" => &mut stat.pgfault,
             b"pgmajfault" => &mut stat.pgmajfault,
+            b"unevictable" => &mut stat.unevictable,
+            b"swap" => &mut stat.swap,
+            b"kswapd_steal" => &mut stat.reclaim.steal_kswapd,
+            b"allocstall" => &mut stat.reclaim.allocstall,
             _ => continue,
         };
         *field = Some(entry.number()?);
@@ -93,6 +146,18 @@ pub fn memory_stat_v2(bytes: &[u8]) -> Result<MemoryStat, ParseError> {
             b"active_file" => &mut stat.active_file,
             b"pgfault" => &mut stat.pgfault,
             b"pgmajfault" => &mut stat.pgmajfault,
+            b"unevictable" => &mut stat.unevictable,
+            b"kernel" => &mut stat.kernel,
+            b"pgsteal" => &mut stat.reclaim.steal,
+            b"pgscan" => &mut stat.reclaim.scan,
+            b"pgsteal_kswapd" => &mut stat.reclaim.steal_kswapd,
+            b"pgscan_kswapd" => &mut stat.reclaim.scan_kswapd,
+            b"pgsteal_direct" => &mut stat.reclaim.steal_direct,
+            b"pgscan_direct" => &mut stat.reclaim.scan_direct,
+            b"workingset_refault_anon" => &mut stat.reclaim.refault_anon,
+            b"workingset_refault_file" => &mut stat.reclaim.refault_file,
+            b"workingset_activate_anon" => &mut stat.reclaim.activate_anon,
+            b"workingset_activate_file" => &mut stat.reclaim.activate_file,
             _ => continue,
         };
         *field = Some(entry.number()?);
@@ -123,6 +188,31 @@ pub fn memory_limit(bytes: &[u8]) -> Result<Limit, ParseError> {
     }
 }
 
+/// `memory.events` (v2), or the events of `memory.oom_control` (v1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OomEvents {
+    /// Times the limit was reached with nothing left to reclaim (v2).
+    pub oom: Option<u64>,
+    /// Tasks killed for it.
+    pub oom_kill: Option<u64>,
+}
+
+/// Parses `memory.events` or `memory.oom_control`.
+///
+/// # Errors
+/// [`ParseError`] for a known key without a number.
+pub fn oom_events(bytes: &[u8]) -> Result<OomEvents, ParseError> {
+    let mut events = OomEvents::default();
+    for entry in entries(bytes) {
+        match entry.key {
+            b"oom" => events.oom = Some(entry.number()?),
+            b"oom_kill" => events.oom_kill = Some(entry.number()?),
+            _ => {}
+        }
+    }
+    Ok(events)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,7 +230,9 @@ mod tests {
     #[test]
     fn both_versions_tell_the_same() {
         let stat = memory_stat_v1(V1).unwrap();
-        assert_eq!(stat, memory_stat_v2(V2).unwrap());
+        let unified = memory_stat_v2(V2).unwrap();
+        assert_eq!((stat.kernel, unified.kernel), (None, Some(4_472_832)), "v1 has a file of its own for it");
+        assert_eq!(stat, MemoryStat { kernel: None, ..unified });
         assert_eq!((stat.anon, stat.file), (Some(389_488_640), Some(1_243_181_056)));
         assert_eq!((stat.file_writeback, stat.pgmajfault), (Some(0), Some(1670)));
         assert_eq!(stat.inactive_file, Some(632_012_800));

@@ -4,13 +4,20 @@
 //! error that carries the line; a known key that is absent is `None`.
 
 mod cpu;
+mod io;
 mod memory;
+mod numa;
 mod pressure;
 
 use std::fmt;
 
-pub use cpu::{CpuStat, cpu_stat, cpuacct_usage};
-pub use memory::{Limit, MemoryStat, memory_limit, memory_stat_v1, memory_stat_v2, memory_usage};
+pub use cpu::{CpuMax, CpuStat, cpu_max, cpu_quota, cpu_stat, cpuacct_usage, cpuacct_usage_percpu};
+pub use io::{IoStat, blkio, io_stat};
+pub use memory::{
+    Limit, MemoryStat, OomEvents, Reclaim, memory_limit, memory_stat_v1, memory_stat_v2, memory_usage,
+    oom_events,
+};
+pub use numa::{NumaMemory, numa_stat};
 pub use pressure::{Pressure, Stall, pressure};
 
 /// Longest part of an offending line that an error keeps, in bytes.
@@ -171,6 +178,17 @@ mod tests {
         fn nothing_panics_on_arbitrary_bytes(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..512)) {
             let _ = (single(&bytes), cpu_stat(&bytes), cpuacct_usage(&bytes), memory_usage(&bytes));
             let _ = (memory_limit(&bytes), memory_stat_v1(&bytes), memory_stat_v2(&bytes), pressure(&bytes));
+            let _ = (cpu_max(&bytes), cpu_quota(&bytes), io_stat(&bytes), blkio(&bytes), oom_events(&bytes));
+            let _ = cpuacct_usage_percpu(&bytes, |_, _| {});
+            let _ = (numa_stat(false, 4096, &bytes, &mut Vec::new()), numa_stat(true, 4096, &bytes, &mut Vec::new()));
+        }
+
+        #[test]
+        fn nothing_panics_on_numa_and_io_files_gone_wrong(
+            text in "((total|anon|file|unevictable|hierarchical_total|[0-9]{1,3}:[0-9]{1,3}|Read|Write)[ =]{0,2}(N?[0-9]{0,22}|rbytes=[0-9]{0,22}|max) ?\n?){0,12}"
+        ) {
+            let bytes = text.as_bytes();
+            let _ = (io_stat(bytes), blkio(bytes), numa_stat(false, 4096, bytes, &mut Vec::new()), numa_stat(true, 4096, bytes, &mut Vec::new()));
         }
 
         #[test]

@@ -9,8 +9,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Left to sockets, logs and the like.
 const RESERVE: u64 = 128;
-/// More are never kept: about 500 pods with all files of version 2.
-const MOST: u64 = 16_384;
+/// More are never kept: about 2,000 containers with all files of either version.
+const MOST: u64 = 65_536;
 /// Passes between attempts to open a file that could not be opened, at most; it doubles up to this.
 const LONGEST_WAIT: u64 = 16;
 
@@ -30,7 +30,7 @@ pub(super) enum Slot {
     /// Open.
     Kept(File),
     /// Could not be opened; tried again later.
-    Refused { why: Arc<str>, attempts: u32, again: u64 },
+    Refused { why: Arc<str>, absent: bool, attempts: u32, again: u64 },
 }
 
 /// Why a file gave nothing.
@@ -39,6 +39,8 @@ pub(super) struct Fault {
     pub(super) what: Arc<str>,
     /// The file or its cgroup may be gone.
     pub(super) gone: bool,
+    /// It was not there to be opened, now or when it was last tried.
+    pub(super) absent: bool,
 }
 
 /// Raises the soft limit of open files to what is of use here, as far as the hard one allows.
@@ -96,8 +98,8 @@ impl Descriptors {
         buffer: &'b mut Vec<u8>,
     ) -> Result<&'b [u8], Fault> {
         let attempts = match slot {
-            Slot::Refused { why, again, .. } if pass < *again => {
-                return Err(Fault { what: Arc::clone(why), gone: false });
+            Slot::Refused { why, again, absent, .. } if pass < *again => {
+                return Err(Fault { what: Arc::clone(why), gone: false, absent: *absent });
             }
             Slot::Refused { attempts, .. } => *attempts,
             _ => 0,
@@ -108,15 +110,23 @@ impl Descriptors {
                 let gone = oxalyst_cgroups::is_dead(&source);
                 let what: Arc<str> = format!("open {}: {source}", path.display()).into();
                 let wait = 2u64.saturating_pow(attempts).min(LONGEST_WAIT);
-                *slot = Slot::Refused { why: Arc::clone(&what), attempts: attempts + 1, again: pass + wait };
-                Fault { what, gone }
+                *slot = Slot::Refused {
+                    why: Arc::clone(&what),
+                    absent: gone,
+                    attempts: attempts + 1,
+                    again: pass + wait,
+                };
+                Fault { what, gone, absent: gone }
             })?;
             match self.keep(file) {
                 Ok(kept) => *slot = kept,
                 Err(file) => {
                     *slot = Slot::Closed;
-                    return read_into(&file, name, buffer)
-                        .map_err(|e| Fault { gone: e.is_gone(), what: e.to_string().into() });
+                    return read_into(&file, name, buffer).map_err(|e| Fault {
+                        gone: e.is_gone(),
+                        absent: false,
+                        what: e.to_string().into(),
+                    });
                 }
             }
         }
@@ -127,7 +137,7 @@ impl Descriptors {
         outcome.map_err(|e| {
             // Of a removed cgroup it would answer the same for ever; of any other fault, opening anew is the cure too.
             self.close(slot);
-            Fault { gone: e.is_gone(), what: e.to_string().into() }
+            Fault { gone: e.is_gone(), absent: false, what: e.to_string().into() }
         })
     }
 }

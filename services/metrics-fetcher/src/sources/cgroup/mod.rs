@@ -5,11 +5,13 @@
 mod descriptors;
 mod discovery;
 mod floor;
+mod part;
 mod pass;
 mod reader;
 mod tracked;
 
 pub use descriptors::raise_file_limit;
 pub use floor::Floor;
-pub use pass::{Named, Pass, PassSettings};
+pub use pass::{Named, Pass, PassSettings, top_cgroups};
 pub use reader::{Reader, Schedule, Wiring};
+pub(crate) use tracked::measure;

@@ -7,16 +7,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use oxalyst_cgroups::parse::NumaMemory;
 use oxalyst_cgroups::{CgroupPath, Error, Hierarchy};
 
-use super::descriptors::Descriptors;
+use super::descriptors::{Descriptors, Slot};
 use super::discovery::{Discovery, Place, place_of};
-use super::tracked::{Context, Tracked};
+use super::tracked::{Context, Tracked, read};
 use crate::catalogue::Scope;
 use crate::clock::{Clock, Now};
-use crate::contents::File;
+use crate::contents::{File, Row};
+use crate::machine::Machine;
 use crate::rate::Identity;
-use crate::store::{Id, PassReport, Snapshot, Subject};
+use crate::store::{Id, Instance, PassReport, Snapshot, Subject};
+
+/// CPUs come and go seldom: where they sit is read anew every so many passes.
+const MACHINE_EVERY: u64 = 60;
 
 /// How passes are made.
 #[derive(Clone, Debug)]
@@ -27,6 +32,8 @@ pub struct PassSettings {
     pub roots: Vec<CgroupPath>,
     /// How long a removed container stays known.
     pub forget: Duration,
+    /// Cgroups that are measured beside containers, where they exist.
+    pub cgroups: Vec<CgroupPath>,
 }
 
 /// A container whose cgroup somebody told: it may lie where no walk finds it, or be called after something else than
@@ -57,8 +64,16 @@ pub struct Pass {
     /// Of the named ones those that no walk finds.
     extra: BTreeMap<CgroupPath, Place>,
     node: Tracked,
+    /// The cgroups above the pods.
+    tops: BTreeMap<CgroupPath, (Place, Tracked)>,
+    machine: Machine,
+    /// Files of each NUMA node.
+    numa_slots: BTreeMap<u32, [Slot; File::NUMA.len()]>,
     buffer: Vec<u8>,
+    rows: Vec<Row>,
+    numa: Vec<NumaMemory>,
     number: u64,
+    removed_total: u64,
 }
 
 // === impl Pass ===
@@ -79,8 +94,14 @@ impl Pass {
             named: Vec::new(),
             extra: BTreeMap::new(),
             node: Tracked::new(Scope::Node, nowhere, Id::default()),
+            tops: BTreeMap::new(),
+            machine: Machine::default(),
+            numa_slots: BTreeMap::new(),
             buffer: Vec::new(),
+            rows: Vec::new(),
+            numa: Vec::new(),
             number: 0,
+            removed_total: 0,
         }
     }
 
@@ -90,6 +111,9 @@ impl Pass {
     pub fn run(&mut self, named: &[Named]) -> Snapshot {
         self.number += 1;
         let began = self.clock.now();
+        if self.number % MACHINE_EVERY == 1 {
+            self.machine = Machine::read(&self.settings.host_root);
+        }
         let trouble = self.look(named).err().map(|e| {
             self.drop_tree();
             Arc::<str>::from(e.to_string())
@@ -106,7 +130,20 @@ impl Pass {
         Snapshot {
             unified: self.unified,
             node: Arc::clone(&self.node.subject),
+            parts: {
+                let tops = self
+                    .tops
+                    .values()
+                    .flat_map(|(_, t)| std::iter::once(&t.subject).chain(t.parts.subjects()));
+                self.node.parts.subjects().chain(tops).cloned().collect()
+            },
             containers,
+            container_parts: self
+                .containers
+                .values()
+                .flat_map(|(_, t)| t.parts.subjects())
+                .cloned()
+                .collect(),
             pass: PassReport {
                 number: self.number,
                 finished: Some(finished),
@@ -115,6 +152,7 @@ impl Pass {
                 failed_files,
                 failure,
                 trouble,
+                removed: self.removed_total,
             },
         }
     }
@@ -122,14 +160,20 @@ impl Pass {
     /// Every file that a pass reads now, for a comparison with the bare reads; empty before the first pass.
     pub fn files(&self) -> Vec<PathBuf> {
         let Some(hierarchy) = &self.hierarchy else { return Vec::new() };
-        let containers = self.containers.keys().flat_map(|cgroup| {
+        let containers = self.containers.keys().chain(self.tops.keys()).flat_map(|cgroup| {
             File::CONTAINER.iter().filter_map(|file| {
                 let (controller, name) = file.of_container(hierarchy.is_unified())?;
                 Some(hierarchy.dir(controller, cgroup).ok()?.join(name))
             })
         });
         let node = File::NODE.iter().filter_map(|f| Some(self.settings.host_root.join(f.of_node()?)));
-        containers.chain(node).collect()
+        let numa =
+            self.machine.nodes().iter().flat_map(|n| File::NUMA.map(|(_, name)| self.numa_file(*n, name)));
+        containers.chain(node).chain(numa).collect()
+    }
+
+    fn numa_file(&self, node: u32, name: &str) -> PathBuf {
+        numa_file(&self.settings.host_root, node, name)
     }
 
     /// Sees to it that the tree is the present one and that everybody on it is tracked.
@@ -178,15 +222,45 @@ impl Pass {
             } else {
                 tracked.close(&mut self.descriptors);
                 self.removed.push(removed(&tracked, now));
+                self.removed_total += 1;
             }
         }
+        self.reconcile_tops(mount, now);
         for (path, place) in places {
             let cgroup = path.to_string();
             self.containers.entry(path).or_insert_with(|| {
                 let identity = Identity { device: place.device, inode: place.inode, first_seen: now };
                 let (container_id, pod_uid) = (place.container_id.clone(), place.pod_uid.clone());
-                (place, Tracked::new(Scope::Container, identity, Id { container_id, pod_uid, cgroup }))
+                (
+                    place,
+                    Tracked::new(
+                        Scope::Container,
+                        identity,
+                        Id { container_id, pod_uid, cgroup, ..Id::default() },
+                    ),
+                )
             });
+        }
+    }
+
+    /// Tracks those of the cgroups above the pods that are there.
+    fn reconcile_tops(&mut self, mount: &Path, now: Now) {
+        let known = top_cgroups(&self.settings.roots, &self.settings.cgroups);
+        let mut before = std::mem::take(&mut self.tops);
+        for path in known {
+            let Some(place) = place_of(mount, &path, "", "") else { continue };
+            let kept = before.remove(&path).filter(|(old, _)| *old == place);
+            let tracked = kept.map_or_else(
+                || {
+                    let identity = Identity { device: place.device, inode: place.inode, first_seen: now };
+                    Tracked::new(Scope::Cgroup, identity, Id { cgroup: path.to_string(), ..Id::default() })
+                },
+                |(_, tracked)| tracked,
+            );
+            self.tops.insert(path, (place, tracked));
+        }
+        for (_, mut tracked) in before.into_values() {
+            tracked.close(&mut self.descriptors);
         }
     }
 
@@ -201,15 +275,22 @@ impl Pass {
             unified: self.unified == Some(true),
             pass: self.number,
             clock: self.clock.as_ref(),
+            machine: &self.machine,
             descriptors: &mut self.descriptors,
             buffer: &mut self.buffer,
+            rows: &mut self.rows,
+            numa: &mut self.numa,
             failed_files: 0,
             failure: None,
         };
         let root = &self.settings.host_root;
+        read_numa(root, &mut self.numa_slots, &mut context);
         self.node.collect(&mut context, |file| root.join(file.of_node().unwrap_or_default()));
         let mut vanished = Vec::new();
         if let Some(hierarchy) = self.hierarchy.as_ref().filter(|_| tree) {
+            for (cgroup, (_, tracked)) in &mut self.tops {
+                tracked.collect(&mut context, |file| path_of(hierarchy, cgroup, file));
+            }
             for (cgroup, (_, tracked)) in &mut self.containers {
                 let gone = tracked.collect(&mut context, |file| path_of(hierarchy, cgroup, file));
                 if gone {
@@ -234,13 +315,14 @@ impl Pass {
             if let Some((_, mut tracked)) = self.containers.remove(cgroup) {
                 tracked.close(&mut self.descriptors);
                 self.removed.push(removed(&tracked, now));
+                self.removed_total += 1;
             }
         }
     }
 
     /// Closes everything that is open on a tree that is no more; what was read stays.
     fn drop_tree(&mut self) {
-        for (_, tracked) in self.containers.values_mut() {
+        for (_, tracked) in self.containers.values_mut().chain(self.tops.values_mut()) {
             tracked.close(&mut self.descriptors);
         }
         self.node.close(&mut self.descriptors);
@@ -248,6 +330,51 @@ impl Pass {
         self.hierarchy = None;
         self.extra.clear();
     }
+}
+
+/// The cgroups above the pods: below each root the kubelet's own three, under both drivers' names, and the given ones;
+/// each once, whether it exists or not.
+pub fn top_cgroups(roots: &[CgroupPath], given: &[CgroupPath]) -> Vec<CgroupPath> {
+    const KUBELET: [&str; 6] = [
+        "kubepods",
+        "kubepods/burstable",
+        "kubepods/besteffort",
+        "kubepods.slice",
+        "kubepods.slice/kubepods-burstable.slice",
+        "kubepods.slice/kubepods-besteffort.slice",
+    ];
+    let kubelet = roots.iter().flat_map(|root| KUBELET.iter().filter_map(|name| root.join(name).ok()));
+    let mut all: Vec<CgroupPath> = kubelet.chain(given.iter().cloned()).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Reads the files of every NUMA node into rows, for the node to take.
+fn read_numa(root: &Path, slots: &mut BTreeMap<u32, [Slot; File::NUMA.len()]>, context: &mut Context<'_>) {
+    let machine = context.machine;
+    for node in machine.nodes() {
+        for ((file, name), slot) in File::NUMA.into_iter().zip(slots.entry(*node).or_default()) {
+            let path = || numa_file(root, *node, name);
+            let outcome = read((file, name), slot, context, Scope::Numa, path, &Id::default(), &mut false);
+            if let Ok(contents) = outcome {
+                let instance = Instance::Number(*node);
+                context.rows.push(Row { scope: Scope::Numa, instance, file, contents });
+            }
+        }
+    }
+    let Context { descriptors, .. } = context;
+    slots.retain(|node, slots| {
+        let there = machine.nodes().contains(node);
+        if !there {
+            slots.iter_mut().for_each(|slot| descriptors.close(slot));
+        }
+        there
+    });
+}
+
+fn numa_file(root: &Path, node: u32, name: &str) -> PathBuf {
+    root.join(format!("sys/devices/system/node/node{node}")).join(name)
 }
 
 fn removed(tracked: &Tracked, now: Now) -> Arc<Subject> {

@@ -154,6 +154,7 @@ impl Handler<Done> for Reader {
         } else if let (Some(condition), Some(trouble)) = (&self.wiring.first_pass, &snapshot.pass.trouble) {
             condition.pending(&**trouble);
         }
+        self.wiring.store.histories.add(&snapshot);
         self.wiring.store.publish(snapshot);
     }
 }

@@ -3,10 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use oxalyst_cgroups::parse::NumaMemory;
+
 use super::descriptors::{Descriptors, Slot};
+use super::part::Parts;
 use crate::catalogue::{self, Kind, Metric, Origin, Scope, Told};
 use crate::clock::{Clock, Now};
-use crate::contents::{Contents, File};
+use crate::contents::{Contents, File, Reading as Parsing, Row};
+use crate::derive::derive;
+use crate::machine::Machine;
 use crate::rate::{Counter, Identity, Rate, rate};
 use crate::sample::{Absent, Cell, Reading};
 use crate::store::{Id, Subject};
@@ -16,6 +21,8 @@ use crate::store::{Id, Subject};
 pub(super) struct Tracked {
     pub(super) identity: Identity,
     pub(super) subject: Arc<Subject>,
+    /// What its files tell of single CPUs, NUMA nodes and devices.
+    pub(super) parts: Parts,
     /// The one before: once no snapshot holds it any more its memory is used again. Giving it back to the allocator
     /// and taking it anew costs page faults in every pass.
     spare: Option<Arc<Subject>>,
@@ -31,14 +38,18 @@ pub(super) struct Context<'a> {
     pub(super) unified: bool,
     pub(super) pass: u64,
     pub(super) clock: &'a dyn Clock,
+    pub(super) machine: &'a Machine,
     pub(super) descriptors: &'a mut Descriptors,
     pub(super) buffer: &'a mut Vec<u8>,
+    /// What was told by parts and waits for [`Tracked::collect`] to take it.
+    pub(super) rows: &'a mut Vec<Row>,
+    pub(super) numa: &'a mut Vec<NumaMemory>,
     pub(super) failed_files: usize,
     pub(super) failure: Option<Arc<str>>,
 }
 
 /// What one file gave.
-type Outcome = Result<Contents, Absent>;
+pub(super) type Outcome = Result<Contents, Absent>;
 
 // === impl Tracked ===
 
@@ -46,11 +57,12 @@ impl Tracked {
     pub(super) fn new(scope: Scope, identity: Identity, id: Id) -> Self {
         let files = match scope {
             Scope::Node => File::NODE.len(),
-            Scope::Container => File::CONTAINER.len(),
+            _ => File::CONTAINER.len(),
         };
         Self {
             identity,
             subject: Arc::new(Subject::unknown(scope, id)),
+            parts: Parts::default(),
             spare: None,
             scope,
             slots: (0..files).map(|_| Slot::Closed).collect(),
@@ -65,11 +77,15 @@ impl Tracked {
     }
 
     /// Reads every file once and fills the cells; true if some file seems to be gone. `path` gives a file's path and
-    /// is asked only to open it.
+    /// is asked only to open it. Rows that are in the context already are taken as told by a part of this subject.
     pub(super) fn collect(&mut self, context: &mut Context<'_>, path: impl Fn(File) -> PathBuf) -> bool {
         let files: &[File] = match self.scope {
             Scope::Node => &File::NODE,
-            Scope::Container => &File::CONTAINER,
+            _ => &File::CONTAINER,
+        };
+        let numa_scope = match self.scope {
+            Scope::Cgroup => Scope::CgroupNuma,
+            _ => Scope::ContainerNuma,
         };
         let mut gone = false;
         // One reading of the clock serves all files of a subject: it stands before the first, which is the one of CPU
@@ -77,51 +93,80 @@ impl Tracked {
         let at = context.clock.now();
         let mut outcomes: [Option<Outcome>; File::CONTAINER.len()] = std::array::from_fn(|_| None);
         for ((file, slot), outcome) in files.iter().zip(&mut self.slots).zip(&mut outcomes) {
-            *outcome = read(*file, slot, context, &path, &self.subject.id, &mut gone);
+            let Some(name) = name_of(*file, context.unified) else { continue };
+            *outcome = Some(read(
+                (*file, name),
+                slot,
+                context,
+                numa_scope,
+                || path(*file),
+                &self.subject.id,
+                &mut gone,
+            ));
         }
         let mut next = self.spare.take().unwrap_or_else(|| Arc::clone(&self.subject));
         // Copies only if some reader still holds the snapshot before the last.
-        let cells = &mut Arc::make_mut(&mut next).cells;
+        let subject = Arc::make_mut(&mut next);
+        (subject.read, subject.cycle) = (Some(at), context.pass);
         let metrics = catalogue::of(self.scope).iter().zip(&self.subject.cells);
-        for (((metric, cell), counter), next) in metrics.zip(&mut self.counters).zip(cells) {
+        for (((metric, cell), counter), next) in metrics.zip(&mut self.counters).zip(&mut subject.cells) {
             *next = match metric.origin(context.unified) {
                 Origin::Never(why) => Cell::absent(Absent::Never(why)),
+                Origin::Inputs => continue,
                 Origin::From(file) => {
                     let outcome = outcomes.get(file.slot()).and_then(Option::as_ref);
                     fill(metric, cell, counter, outcome, at, self.identity)
                 }
             };
         }
+        derive(self.scope, &self.subject.cells, &mut subject.cells);
         self.spare = Some(std::mem::replace(&mut self.subject, next));
+        self.parts.take(context, &self.subject.id, at, self.identity);
         gone
     }
 }
 
-fn read(
-    file: File,
+/// Reads one file through its slot.
+pub(super) fn read(
+    (file, name): (File, &'static str),
     slot: &mut Slot,
     context: &mut Context<'_>,
-    path: &impl Fn(File) -> PathBuf,
+    numa_scope: Scope,
+    path: impl FnOnce() -> PathBuf,
     id: &Id,
     gone: &mut bool,
-) -> Option<Outcome> {
-    let name = name_of(file, context.unified)?;
-    let bytes = context.descriptors.read(slot, Path::new(name), || path(file), context.pass, context.buffer);
+) -> Outcome {
+    let bytes = context.descriptors.read(slot, Path::new(name), path, context.pass, context.buffer);
+    let told = context.rows.len();
     let contents = match bytes {
-        Ok(bytes) => file.parse(context.unified, bytes).map_err(|e| format!("{name}: {e}")),
+        Ok(bytes) => {
+            let mut parsing = Parsing {
+                unified: context.unified,
+                machine: context.machine,
+                numa_scope,
+                rows: &mut *context.rows,
+                numa: &mut *context.numa,
+            };
+            file.parse(&mut parsing, bytes).map_err(|e| format!("{name}: {e}"))
+        }
+        // A root cgroup lacks what other cgroups have.
+        Err(fault) if fault.absent && (file.is_optional() || numa_scope == Scope::CgroupNuma) => {
+            return Err(Absent::NotHere);
+        }
         Err(fault) => {
             *gone |= fault.gone;
             Err(fault.what.to_string())
         }
     };
-    let contents = contents.map_err(|what| {
+    contents.map_err(|what| {
+        // Half of a file is no file.
+        context.rows.truncate(told);
         let what: Arc<str> =
             if id.cgroup.is_empty() { what.into() } else { format!("{what} (cgroup {})", id.cgroup).into() };
         context.failed_files += 1;
         context.failure.get_or_insert_with(|| Arc::clone(&what));
         Absent::Unreadable(what)
-    });
-    Some(contents)
+    })
 }
 
 /// Name of a file in this version, for errors; `None` if there is no such file.
@@ -130,7 +175,7 @@ fn name_of(file: File, unified: bool) -> Option<&'static str> {
 }
 
 /// One cell after this pass.
-fn fill(
+pub(super) fn fill(
     metric: &Metric,
     cell: &Cell,
     base: &mut Option<Counter>,
@@ -139,24 +184,41 @@ fn fill(
     identity: Identity,
 ) -> Cell {
     let Some(contents) = outcome else { return cell.after(Err(Absent::NotYet)) };
-    let value = match contents.as_ref().map(metric.take) {
-        Ok(Told::Value(value)) => value,
+    let (value, clamped) = match contents.as_ref().map(metric.take) {
+        Ok(Told::Value(value)) => (value, false),
+        Ok(Told::Clamped(value)) => (value, true),
         Ok(Told::Unlimited) => return cell.after(Err(Absent::Unlimited)),
         Ok(Told::Nothing) => return cell.after(Err(Absent::NotTold)),
         Err(absent) => return cell.after(Err(absent.clone())),
     };
-    if metric.kind == Kind::Level {
-        return cell.after(Ok(Reading { value, at, interval: std::time::Duration::ZERO }));
+    let reading = Reading { value, at, interval_ns: 0, clamped };
+    measure(metric.kind, cell, base, reading, identity)
+}
+
+/// A cell after a reading of a level or of a counter.
+pub(crate) fn measure(
+    kind: Kind,
+    cell: &Cell,
+    base: &mut Option<Counter>,
+    reading: Reading,
+    identity: Identity,
+) -> Cell {
+    if !matches!(kind, Kind::Rate | Kind::Ticks) {
+        return cell.after(Ok(reading));
     }
-    let counter = Counter { identity, value, at };
-    let rate = rate(base.as_ref(), &counter);
+    let counter = Counter { identity, value: reading.value, at: reading.at };
+    let rate = rate(base.as_ref(), &counter, kind.least_interval());
     if rate != Rate::TooClose {
         *base = Some(counter);
     }
     match rate {
         Rate::First => cell.after(Err(Absent::FirstReading)),
         Rate::Reset => cell.after(Err(Absent::Reset)),
+        Rate::TooClose if cell.last.is_none() => cell.after(Err(Absent::FirstReading)),
         Rate::TooClose => cell.clone(),
-        Rate::PerSecond { value, interval } => cell.after(Ok(Reading { value, at, interval })),
+        Rate::PerSecond { value, interval } => {
+            let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+            cell.after(Ok(Reading { value, interval_ns, ..reading }))
+        }
     }
 }

@@ -1,0 +1,97 @@
+//! One number out of many samples, with the age of the oldest and the count of those that are missing.
+
+use std::collections::BTreeSet;
+
+use oxalyst_proto::metrics::v1 as proto;
+use proto::{Aggregation, Quality, Sample};
+
+/// Sums samples of one metric up. An average is by pod, not by container; of parts of the machine it is by part.
+///
+/// Values that are missing are left out and counted: a sum without them is a lower bound.
+pub fn aggregate<'a>(
+    samples: impl IntoIterator<Item = &'a Sample>,
+    by: Aggregation,
+) -> proto::AggregateReply {
+    let mut reply = proto::AggregateReply::default();
+    let mut counted = BTreeSet::new();
+    let mut sum = 0.0;
+    for sample in samples {
+        reply.unit.clone_from(&sample.unit);
+        let Some(value) = sample.value else {
+            reply.missing += 1;
+            continue;
+        };
+        sum += value;
+        let owner = if sample.pod_uid.is_empty() { &sample.container_id } else { &sample.pod_uid };
+        // A pod counts once, whatever of its parts have a value.
+        let part = if owner.is_empty() { sample.instance.as_str() } else { "" };
+        counted.insert((owner.as_str(), part));
+        reply.stale += u64::from(sample.quality() == Quality::Stale);
+        reply.oldest_age_ms = reply.oldest_age_ms.max(sample.age_ms);
+    }
+    reply.counted = counted.len() as u64;
+    #[allow(clippy::cast_precision_loss)] // a count of pods
+    let pods = counted.len() as f64;
+    reply.value = match by {
+        _ if counted.is_empty() => None,
+        Aggregation::Average => Some(sum / pods),
+        Aggregation::Sum | Aggregation::Unspecified => Some(sum),
+    };
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(pod: &str, container: &str, instance: &str, value: Option<f64>, age_ms: u64) -> Sample {
+        let quality = if value.is_some() { Quality::Fresh } else { Quality::Missing };
+        Sample {
+            pod_uid: pod.into(),
+            container_id: container.into(),
+            instance: instance.into(),
+            value,
+            age_ms,
+            quality: quality.into(),
+            ..Sample::default()
+        }
+    }
+
+    fn both<'a>(samples: impl IntoIterator<Item = &'a Sample> + Clone) -> (Option<f64>, Option<f64>) {
+        let of = |by| aggregate(samples.clone(), by).value;
+        (of(Aggregation::Sum), of(Aggregation::Average))
+    }
+
+    #[test]
+    fn t3_averages_are_by_pod_and_of_cores_by_core() {
+        let one = Some(1.0);
+        let pods = [
+            sample("pod1", "a", "", one, 10),
+            sample("pod1", "b", "", one, 4000),
+            sample("pod2", "c", "", one, 20),
+        ];
+        assert_eq!(both(&pods), (Some(3.0), Some(1.5)));
+        assert_eq!(aggregate(&pods, Aggregation::Sum).oldest_age_ms, 4000, "as old as the oldest");
+        let numa = |n: &str| {
+            let values = if n == "0" { [one, one, one] } else { [one, None, one] };
+            let [a, b, c] = values;
+            [sample("pod1", "a", n, a, 0), sample("pod1", "b", n, b, 0), sample("pod2", "c", n, c, 0)]
+        };
+        assert_eq!(both(&numa("0")), (Some(3.0), Some(1.5)));
+        assert_eq!(both(&numa("1")), (Some(2.0), Some(1.0)));
+        assert_eq!(aggregate(&numa("1"), Aggregation::Sum).missing, 1);
+        let cores: Vec<Sample> = [one, one, Some(2.0), None]
+            .into_iter()
+            .enumerate()
+            .map(|(n, v)| sample("", "", &n.to_string(), v, 0))
+            .collect();
+        assert_eq!(both(&cores), (Some(4.0), Some(4.0 / 3.0)));
+        assert_eq!(aggregate(&cores, Aggregation::Average).counted, 3);
+    }
+
+    #[test]
+    fn m10_nothing_at_all_is_no_number() {
+        let reply = aggregate(&[sample("p", "c", "", None, 0)], Aggregation::Average);
+        assert_eq!((reply.value, reply.missing, reply.counted), (None, 1, 0));
+    }
+}

@@ -1,0 +1,124 @@
+//! Which CPU sits on which NUMA node.
+
+use std::path::Path;
+
+/// CPUs and NUMA nodes, as sysfs tells them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    nodes: Vec<u32>,
+    /// By the CPU's number.
+    of_cpu: Vec<Option<u32>>,
+}
+
+/// An L3 cache whose CPUs are on no known NUMA node.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("L3 cache {0} is on no NUMA node: no CPU under /sys/devices/system/cpu has it")]
+pub struct UnknownCache(pub u64);
+
+// === impl Machine ===
+
+impl Machine {
+    /// Reads `<host_root>/sys/devices/system/node`. A machine that tells no NUMA nodes has none here.
+    pub fn read(host_root: &Path) -> Self {
+        let root = host_root.join("sys/devices/system/node");
+        let entries = std::fs::read_dir(&root).into_iter().flatten().flatten();
+        let lists = entries.filter_map(|entry| {
+            let node = entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
+            Some((node, std::fs::read_to_string(entry.path().join("cpulist")).ok()?))
+        });
+        Self::of(lists)
+    }
+
+    /// From the nodes and their lists of CPUs.
+    pub fn of(lists: impl IntoIterator<Item = (u32, String)>) -> Self {
+        let mut machine = Self::default();
+        for (node, list) in lists {
+            machine.nodes.push(node);
+            for cpu in cpulist(&list) {
+                let place = usize::try_from(cpu).unwrap_or(usize::MAX);
+                if machine.of_cpu.len() <= place {
+                    machine.of_cpu.resize(place + 1, None);
+                }
+                if let Some(of_cpu) = machine.of_cpu.get_mut(place) {
+                    *of_cpu = Some(node);
+                }
+            }
+        }
+        machine.nodes.sort_unstable();
+        machine
+    }
+
+    /// The NUMA nodes, sorted.
+    pub fn nodes(&self) -> &[u32] {
+        &self.nodes
+    }
+
+    /// The node of a CPU.
+    pub fn node_of(&self, cpu: u32) -> Option<u32> {
+        self.of_cpu.get(usize::try_from(cpu).ok()?).copied().flatten()
+    }
+
+    /// The node of an L3 cache: that of the first CPU below `<host_root>/sys/devices/system/cpu` which has it.
+    ///
+    /// # Errors
+    /// [`UnknownCache`] if there is none.
+    pub fn node_of_l3(&self, host_root: &Path, id: u64) -> Result<u32, UnknownCache> {
+        (0u32..)
+            .zip(&self.of_cpu)
+            .find_map(|(cpu, node)| {
+                let file = host_root.join(format!("sys/devices/system/cpu/cpu{cpu}/cache/index3/id"));
+                let text = std::fs::read_to_string(file).ok()?;
+                (text.trim().parse() == Ok(id)).then_some(*node).flatten()
+            })
+            .ok_or(UnknownCache(id))
+    }
+}
+
+/// The most that one list may name: far above any machine, far below what exhausts memory.
+const MOST: u32 = 8192;
+
+/// CPUs of a list like "0-3,8". What is no number or range is passed over.
+pub fn cpulist(text: &str) -> impl Iterator<Item = u32> {
+    text.trim().split(',').flat_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        match (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
+            (Ok(first), Ok(last)) => first..last.saturating_add(1).min(MOST),
+            _ => 0..0,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t10_lists_of_cpus_and_the_node_of_a_cache() {
+        let has = |list: &str, cpu| cpulist(list).any(|c| c == cpu);
+        assert!(has("0-7", 5) && has("1,3,5", 5));
+        assert!(!has("0-7", 8));
+        assert_eq!(cpulist("x,2-y,-,3,,9-4,0-4294967295").take(3).collect::<Vec<_>>(), [3, 0, 1]);
+
+        let dir = tempfile::tempdir().unwrap();
+        for (node, list) in [(0, "0-1"), (1, "2-3")] {
+            let folder = dir.path().join(format!("sys/devices/system/node/node{node}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("cpulist"), list).unwrap();
+        }
+        for (cpu, id) in [(0, 0), (1, 0), (2, 7), (3, 7)] {
+            let folder = dir.path().join(format!("sys/devices/system/cpu/cpu{cpu}/cache/index3"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("id"), format!("{id}\n")).unwrap();
+        }
+        let machine = Machine::read(dir.path());
+        assert_eq!(machine.nodes(), [0, 1]);
+        assert_eq!((machine.node_of(1), machine.node_of(2), machine.node_of(9)), (Some(0), Some(1), None));
+        assert_eq!(machine.node_of_l3(dir.path(), 7), Ok(1));
+        assert_eq!(machine.node_of_l3(dir.path(), 8), Err(UnknownCache(8)));
+    }
+
+    #[test]
+    fn a_machine_that_tells_no_nodes_has_none() {
+        assert_eq!(Machine::read(Path::new("/nowhere")), Machine::default());
+    }
+}

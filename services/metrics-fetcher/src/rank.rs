@@ -1,0 +1,105 @@
+//! Which source is asked first for a metric, and which can tell it at all.
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalogue::{self, Derived, Kind, Metric, Origin, Remote};
+use crate::store::Source;
+
+/// Which source is the best where several tell one definition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ranking {
+    /// The kernel's own files, then malachite, then the kubelet.
+    #[default]
+    KernelFirst,
+    /// malachite, then the kernel's own files, then the kubelet.
+    MalachiteFirst,
+}
+
+/// The sources that can tell a metric here, best first. What `unified` is while no tree was seen does not matter: then
+/// nothing is known of containers.
+pub fn ranked(metric: &Metric, unified: Option<bool>, ranking: Ranking) -> [Option<Source>; 3] {
+    let unified = unified == Some(true);
+    let order = match ranking {
+        Ranking::KernelFirst => [Source::Kernel, Source::Malachite, Source::Kubelet],
+        Ranking::MalachiteFirst => [Source::Malachite, Source::Kernel, Source::Kubelet],
+    };
+    order.map(|source| tells(metric, source, unified).is_ok().then_some(source))
+}
+
+/// Whether a source tells a metric on a machine of that version, or why it never does.
+pub fn tells(metric: &Metric, source: Source, unified: bool) -> Result<(), &'static str> {
+    let inputs = || match metric.kind {
+        Kind::Derived(Derived { inputs, .. }) => {
+            inputs.iter().try_for_each(|name| match catalogue::find(name) {
+                Some((_, input)) => tells(input, source, unified),
+                None => Ok(()),
+            })
+        }
+        _ => Ok(()),
+    };
+    let remote = |remote: Remote| match remote {
+        Remote::At(_) => Ok(()),
+        Remote::Inputs => inputs(),
+        Remote::Never(why) => Err(why),
+    };
+    match source {
+        Source::Kernel => match metric.origin(unified) {
+            Origin::From(_) => Ok(()),
+            Origin::Inputs => inputs(),
+            Origin::Never(why) => Err(why),
+        },
+        Source::Malachite => {
+            let [v1, v2] = metric.malachite;
+            remote(if unified { v2 } else { v1 })
+        }
+        Source::Kubelet => remote(metric.kubelet),
+    }
+}
+
+/// What each source says of a metric, by the source's name. Of cgroups and `/proc` all three names are in it.
+pub fn available(metric: &Metric) -> Vec<(&'static str, Result<(), &'static str>)> {
+    vec![
+        ("cgroup-v2", tells(metric, Source::Kernel, true)),
+        ("cgroup-v1", tells(metric, Source::Kernel, false)),
+        ("proc", tells(metric, Source::Kernel, true)),
+        ("malachite-v2", tells(metric, Source::Malachite, true)),
+        ("malachite-v1", tells(metric, Source::Malachite, false)),
+        ("kubelet", tells(metric, Source::Kubelet, true)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranked(name: &str, unified: bool, ranking: Ranking) -> Vec<Source> {
+        let (_, metric) = catalogue::find(name).unwrap();
+        super::ranked(metric, Some(unified), ranking).into_iter().flatten().collect()
+    }
+
+    #[test]
+    fn what_only_one_version_tells_is_never_told_on_the_other() {
+        use Source::{Kernel, Kubelet, Malachite};
+        let first = Ranking::KernelFirst;
+        assert_eq!(ranked("cpu.psi.some.avg10.container", true, first), [Kernel, Malachite]);
+        assert_eq!(ranked("cpu.psi.some.avg10.container", false, first), []);
+        assert_eq!(ranked("cpu.nr.runnable.container", false, first), [Malachite]);
+        assert_eq!(ranked("cpu.usage.container", false, first), [Kernel, Malachite, Kubelet]);
+        assert_eq!(
+            ranked("cpu.usage.container", false, Ranking::MalachiteFirst),
+            [Malachite, Kernel, Kubelet]
+        );
+        assert_eq!(ranked("cpu.cpi.container", true, first), [Malachite]);
+        assert_eq!(ranked("mem.usage.user.container", true, first), [Kernel, Malachite]);
+    }
+
+    #[test]
+    fn each_never_has_a_reason() {
+        for metric in catalogue::all() {
+            for (source, told) in available(metric) {
+                assert_ne!(told, Err(""), "{} {source}", metric.name);
+            }
+        }
+    }
+}

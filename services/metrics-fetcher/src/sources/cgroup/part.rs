@@ -1,0 +1,97 @@
+//! Single CPUs, NUMA nodes and devices between passes.
+
+use std::sync::Arc;
+
+use super::tracked::{Context, Outcome, fill};
+use crate::catalogue::{self, Origin, Scope};
+use crate::clock::Now;
+use crate::contents::{File, Row};
+use crate::derive::derive;
+use crate::rate::{Counter, Identity};
+use crate::sample::{Absent, Cell};
+use crate::store::{Id, Instance, Subject};
+
+/// A part of which no file told for so many passes is gone: a device that was pulled, a CPU that is offline.
+const PATIENCE: u32 = 20;
+
+/// The parts of one subject, sorted.
+#[derive(Debug, Default)]
+pub(super) struct Parts(Vec<Part>);
+
+#[derive(Debug)]
+struct Part {
+    subject: Arc<Subject>,
+    counters: Vec<Option<Counter>>,
+    missed: u32,
+}
+
+// === impl Parts ===
+
+impl Parts {
+    /// What is known of each.
+    pub(super) fn subjects(&self) -> impl Iterator<Item = &Arc<Subject>> {
+        self.0.iter().map(|p| &p.subject)
+    }
+
+    /// Takes the rows of this pass out of `context`.
+    pub(super) fn take(&mut self, context: &mut Context<'_>, whole: &Id, at: Now, identity: Identity) {
+        if context.rows.is_empty() && self.0.is_empty() {
+            return;
+        }
+        context.rows.sort_by(|a, b| (a.scope, &a.instance).cmp(&(b.scope, &b.instance)));
+        for part in &mut self.0 {
+            part.missed += 1;
+        }
+        for rows in context.rows.chunk_by(|a, b| (a.scope, &a.instance) == (b.scope, &b.instance)) {
+            let Some(Row { scope, instance, .. }) = rows.first() else { continue };
+            let place = match self.0.binary_search_by(|p| p.key().cmp(&(*scope, instance))) {
+                Ok(place) => place,
+                Err(place) => {
+                    let id = Id { instance: instance.clone(), ..whole.clone() };
+                    self.0.insert(place, Part::new(*scope, id));
+                    place
+                }
+            };
+            if let Some(part) = self.0.get_mut(place) {
+                part.fill(context.unified, context.pass, rows, at, identity);
+            }
+        }
+        self.0.retain(|p| p.missed <= PATIENCE);
+        context.rows.clear();
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    fn new(scope: Scope, id: Id) -> Self {
+        let counters = vec![None; catalogue::of(scope).len()];
+        Self { subject: Arc::new(Subject::unknown(scope, id)), counters, missed: 0 }
+    }
+
+    fn key(&self) -> (Scope, &Instance) {
+        (self.subject.scope, &self.subject.id.instance)
+    }
+
+    fn fill(&mut self, unified: bool, cycle: u64, rows: &[Row], at: Now, identity: Identity) {
+        self.missed = 0;
+        let told =
+            |file: File| -> Option<Outcome> { Some(Ok(rows.iter().find(|r| r.file == file)?.contents)) };
+        let before = Arc::clone(&self.subject);
+        let subject = Arc::make_mut(&mut self.subject);
+        (subject.read, subject.cycle) = (Some(at), cycle);
+        let metrics = catalogue::of(subject.scope).iter().zip(&before.cells);
+        for (((metric, cell), counter), next) in metrics.zip(&mut self.counters).zip(&mut subject.cells) {
+            *next = match metric.origin(unified) {
+                Origin::Never(why) => Cell::absent(Absent::Never(why)),
+                Origin::Inputs => continue,
+                // A file that failed in this pass leaves what it told before, ageing.
+                Origin::From(file) => match told(file) {
+                    Some(outcome) => fill(metric, cell, counter, Some(&outcome), at, identity),
+                    None => continue,
+                },
+            };
+        }
+        derive(subject.scope, &before.cells, &mut subject.cells);
+    }
+}

@@ -1,0 +1,336 @@
+//! malachite's HTTP contract: documents of the machine, one of each cgroup. What is unknown or missing in them does not
+//! matter; what it does not date is missing.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::fold::{Block, Fold};
+use super::http::{Client, FetchError};
+use crate::bandwidth::{Counters, Monitor, Processor, Traffic, of_container, of_node};
+use crate::catalogue::Scope;
+use crate::machine::Machine;
+use crate::store::{Id, Instance, Snapshot};
+
+/// Passes after which a cgroup of which malachite tells no more is forgotten.
+const FORGET: u64 = 10;
+const SYSTEM: [&str; 4] = ["compute", "memory", "io", "network"];
+const NOTHING: Value = Value::Null;
+/// malachite counts pages of this size on v1.
+const PAGE: u64 = 4096;
+
+/// What is kept between passes beside the values.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    l3: Monitor,
+    containers: BTreeMap<String, Monitor>,
+    processor: Processor,
+}
+
+/// One pass. A document that cannot be had leaves what it told before, ageing; the first error is told.
+pub(super) async fn pass(
+    client: &Client,
+    fold: &mut Fold,
+    memory: &mut Memory,
+    snapshot: &Snapshot,
+    (machine, host_root): (&Machine, &std::path::Path),
+) -> Result<(), FetchError> {
+    // A probe: if this hangs or fails the pass is over, before every container waits for its own deadline.
+    let compute = data(client, "/api/v1/system/compute").await?;
+    let mut first_fault = None;
+    let mut documents = BTreeMap::from([("compute", compute)]);
+    for name in SYSTEM.into_iter().skip(1) {
+        match data(client, &format!("/api/v1/system/{name}")).await {
+            Ok(document) => drop(documents.insert(name, document)),
+            Err(fault) => drop(first_fault.get_or_insert(fault)),
+        }
+    }
+    for (name, within) in [("power", "sensors"), ("freq", "sysfreq")] {
+        // Not every machine has sensors: without them their metrics are missing, and nothing has failed.
+        if let Ok(document) = data(client, &format!("/api/v1/realtime/{name}")).await
+            && let Some(inner) = document.get(within)
+        {
+            documents.insert(name, inner.clone());
+        }
+    }
+    machine_of(&documents, fold, memory, |cache| machine.node_of_l3(host_root, cache).ok());
+    let unified = snapshot.unified == Some(true);
+    let cgroups = snapshot.subjects().filter(|s| {
+        matches!(s.scope, Scope::Container | Scope::Cgroup) && s.removed.is_none() && !s.id.cgroup.is_empty()
+    });
+    for subject in cgroups {
+        let path = format!("/api/v1/cgroup/groups?cgroup_user_path={}", escaped(&subject.id.cgroup));
+        match data(client, &path).await {
+            Ok(document) => cgroup_of(&document, subject.scope, &subject.id, fold, memory, machine, unified),
+            Err(fault) => {
+                let hangs = matches!(fault, FetchError::Late { .. } | FetchError::Unreachable { .. });
+                first_fault.get_or_insert(fault);
+                if hangs {
+                    break;
+                }
+            }
+        }
+    }
+    memory.containers.retain(|id, _| snapshot.containers.iter().any(|s| s.id.container_id == *id));
+    fold.forget(FORGET);
+    first_fault.map_or(Ok(()), Err)
+}
+
+/// `data` of an answer whose status is 0.
+pub(super) async fn data(client: &Client, path: &str) -> Result<Value, FetchError> {
+    let mut answer = client.get(path).await?;
+    let fault = |what: String| FetchError::Malformed { url: path.to_owned(), bytes: 0, what };
+    match answer.get("status").and_then(Value::as_i64) {
+        Some(0) => match answer.get_mut("data").map(Value::take) {
+            Some(data) => Ok(data),
+            None => Err(fault("it holds no data".to_owned())),
+        },
+        status => Err(fault(format!("its status is {status:?}, not 0"))),
+    }
+}
+
+/// Everything that a URL's query may hold of a cgroup's path.
+fn escaped(path: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"/-._~:".contains(&b);
+    path.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+/// `update_time`, seconds; 0 and none are no date.
+fn time(value: &Value) -> Option<i64> {
+    value.get("update_time")?.as_i64().filter(|s| *s > 0)?.checked_mul(1_000_000_000)
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    value.get(key).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn number(value: &Value, pointer: &str) -> Option<f64> {
+    value.pointer(pointer).and_then(Value::as_f64)
+}
+
+fn block<'a>(name: &'static str, value: &'a Value, unix_ns: Option<i64>) -> Block<'a> {
+    Block { name, value, unix_ns }
+}
+
+/// The number behind "cpu" in a name.
+fn cpu_id(name: &str) -> Option<u32> {
+    name.strip_prefix("cpu")?.parse().ok()
+}
+
+/// The machine and its parts.
+pub(super) fn machine_of(
+    documents: &BTreeMap<&'static str, Value>,
+    fold: &mut Fold,
+    memory: &mut Memory,
+    node_of_cache: impl Fn(u64) -> Option<u32>,
+) {
+    let of = |name: &str| documents.get(name).unwrap_or(&NOTHING);
+    let (compute, system, io) = (of("compute"), of("memory"), of("io"));
+    if let Some(code) = compute.get("cpu_codename").and_then(Value::as_str) {
+        memory.processor = Processor::of(code);
+    }
+    let cpus: BTreeMap<u32, &Value> =
+        list(compute, "cpu").filter_map(|cpu| Some((cpu_id(cpu.get("name")?.as_str()?)?, cpu))).collect();
+    let sum = |list: &[&Value], pointer: &str| list.iter().filter_map(|v| number(v, pointer)).sum::<f64>();
+    let all: Vec<&Value> = cpus.values().copied().collect();
+    let zram: Vec<&Value> = list(io, "zram_stat").collect();
+    let usage = number(compute, "/global_cpu/cpu_usage").map(|percent| percent / 100.0 * count(all.len()));
+    let cpi: Vec<f64> = all.iter().filter_map(|v| number(v, "/cpi_data/cpi")).collect();
+    let cpi = (!cpi.is_empty()).then(|| cpi.iter().sum::<f64>() / count(cpi.len()));
+    let mut derived = json!({"cpu_usage": usage, "cpi": cpi, "cpus": (!all.is_empty()).then_some(all.len())});
+    if let (Some(derived), false) = (derived.as_object_mut(), zram.is_empty()) {
+        for (key, field) in [
+            ("zram_used", "/mem_used_total"),
+            ("zram_compr", "/compr_data_size"),
+            ("zram_orig", "/orig_data_size"),
+        ] {
+            derived.insert(key.to_owned(), json!(sum(&zram, field)));
+        }
+    }
+    let mut blocks: Vec<Block<'_>> =
+        documents.iter().map(|(name, value)| block(name, value, time(value))).collect();
+    blocks.push(block("derived", &derived, time(compute)));
+    fold.take(Scope::Node, Id::default(), false, &blocks);
+
+    let part = |instance| Id { instance, ..Id::default() };
+    for (cpu, value) in &cpus {
+        fold.take(Scope::Cpu, part(Instance::Number(*cpu)), false, &[block("compute", value, time(compute))]);
+    }
+    for disk in list(io, "disk_io") {
+        let Some(name) = disk.get("device_name").and_then(Value::as_str) else { continue };
+        let kind = match disk.get("disk_type").and_then(Value::as_str) {
+            Some("HDD") => 1,
+            Some("SSD") => 2,
+            Some("NVME") => 3,
+            Some("VIRTIO") => 4,
+            _ => 0,
+        };
+        let derived = json!({"disk_type": kind});
+        let blocks = [block("io", disk, time(io)), block("derived", &derived, time(io))];
+        fold.take(Scope::Device, part(Instance::Name(name.into())), false, &blocks);
+    }
+    let network = of("network");
+    for card in list(network, "networkcard") {
+        let Some(name) = card.get("name").and_then(Value::as_str) else { continue };
+        let blocks = [block("network", card, time(card).or(time(network)))];
+        fold.take(Scope::Network, part(Instance::Name(name.into())), false, &blocks);
+    }
+    let traffic = l3(compute, memory, node_of_cache);
+    let most = memory.processor.most();
+    for numa in list(system, "numa") {
+        let Some(id) = numa.get("id").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()) else {
+            continue;
+        };
+        let inner = numa.pointer("/cpu_list/inner").and_then(Value::as_array).into_iter().flatten();
+        let mine: Vec<&Value> =
+            inner.filter_map(|cpu| cpus.get(&u32::try_from(cpu.as_u64()?).ok()?).copied()).collect();
+        let of_cpus = |pointer| (!mine.is_empty()).then(|| sum(&mine, pointer));
+        let mean = |pointer, scale: f64| of_cpus(pointer).map(|s| s * scale / count(mine.len()));
+        let fragments =
+            list(system, "extfrag").find(|f| f.get("id").and_then(Value::as_u64) == Some(u64::from(id)));
+        let fragments = fragments.unwrap_or(&NOTHING);
+        let order = |n: u64| {
+            let found = list(fragments, "mem_order_scores")
+                .find(|o| o.get("order").and_then(Value::as_u64) == Some(n));
+            found.and_then(|o| number(o, "/score"))
+        };
+        let derived = json!({
+            "cpu_usage": of_cpus("/cpu_usage").map(|s| s / 100.0),
+            "cpu_usage_avg": mean("/cpu_usage", 0.01),
+            "sched_wait_avg": mean("/cpu_sched_wait", 1.0),
+            "order9": order(9),
+            "order10": order(10),
+        });
+        let l3 = traffic.as_ref().and_then(|(nodes, at)| {
+            let t = nodes.get(&id)?;
+            Some((json!({"total": t.total, "local": t.local, "victim": t.victim, "max": most}), *at))
+        });
+        let mut blocks = vec![
+            block("memory", numa, time(system)),
+            block("derived", &derived, time(compute).or(time(system))),
+            block("extfrag", fragments, time(system)),
+        ];
+        blocks.extend(l3.as_ref().map(|(value, at)| block("l3", value, Some(*at))));
+        fold.take(Scope::Numa, part(Instance::Number(id)), false, &blocks);
+    }
+}
+
+/// Traffic by NUMA node, and when it was true.
+fn l3(
+    compute: &Value,
+    memory: &mut Memory,
+    node_of_cache: impl Fn(u64) -> Option<u32>,
+) -> Option<(BTreeMap<u32, Traffic>, i64)> {
+    let monitor = compute.get("l3_mon")?;
+    let at = time(monitor)?;
+    let caches = counters(list(monitor, "l3mon"));
+    let most = f64::from(u32::try_from(memory.processor.most() / 1_000_000).unwrap_or(u32::MAX)) * 1e6;
+    let rates = memory.l3.advance(caches, at / 1_000_000_000, most)?;
+    let mut nodes: BTreeMap<u32, Vec<Traffic>> = BTreeMap::new();
+    for (cache, traffic) in rates {
+        if let Some(node) = node_of_cache(*cache) {
+            nodes.entry(node).or_default().push(*traffic);
+        }
+    }
+    Some((nodes.into_iter().map(|(node, caches)| (node, of_node(&caches, memory.processor))).collect(), at))
+}
+
+fn counters<'a>(caches: impl Iterator<Item = &'a Value>) -> BTreeMap<u64, Counters> {
+    let field = |cache: &Value, key: &str| cache.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let of = |cache: &'a Value| {
+        let counters = Counters {
+            total: field(cache, "mbm_total_bytes"),
+            local: field(cache, "mbm_local_bytes"),
+            victim: field(cache, "mbm_victim_bytes_psec"),
+        };
+        Some((cache.get("id")?.as_u64()?, counters))
+    };
+    caches.filter_map(of).collect()
+}
+
+/// One cgroup, and what is told of it by NUMA node. `unified` is what the machine runs: an answer of the other version
+/// is of another machine, and not taken.
+pub(super) fn cgroup_of(
+    document: &Value,
+    scope: Scope,
+    id: &Id,
+    fold: &mut Fold,
+    memory: &mut Memory,
+    machine: &Machine,
+    unified: bool,
+) {
+    let version = if unified { "V2" } else { "V1" };
+    if document.get("cgroup_type").and_then(Value::as_str) != Some(version) {
+        return;
+    }
+    let groups = document.get("sub_system_groups").unwrap_or(&NOTHING);
+    let at = |path: &str| groups.pointer(path).unwrap_or(&NOTHING);
+    let (cpu, mem) = (at(&format!("/Cpuacct/Cpu/{version}")), at(&format!("/Memory/Memory/{version}")));
+    let (blkio, net) = (at(&format!("/Blkio/BlkIO/{version}")), at("/NetCls/Net"));
+    let positive = |pointer| number(cpu, pointer).filter(|v| *v > 0.0);
+    let derived = json!({"l3_misses": positive("/l3_misses").or_else(|| positive("/ocr_read_drams"))});
+    let mut blocks = vec![
+        block("Cpu", cpu, time(cpu)),
+        block("Memory", mem, time(mem)),
+        block("BlkIO", blkio, time(blkio)),
+        block("Net", net, time(net)),
+        block("derived", &derived, time(cpu)),
+    ];
+    let mbm = time(mem).and_then(|at| {
+        let caches = counters(list(mem.get("mb")?, "mbm"));
+        // By container: what one told before is nothing to another.
+        let monitor = memory.containers.entry(id.container_id.clone()).or_default();
+        let rates = monitor.advance(caches, at / 1_000_000_000, f64::INFINITY)?;
+        let traffic = of_container(rates.values().copied(), memory.processor);
+        Some((json!({"total": traffic.total, "local": traffic.local}), at))
+    });
+    if scope == Scope::Container {
+        blocks.extend(mbm.as_ref().map(|(value, at)| block("mbm", value, Some(*at))));
+    }
+    fold.take(scope, id.clone(), unified, &blocks);
+
+    let numa_scope = if scope == Scope::Cgroup { Scope::CgroupNuma } else { Scope::ContainerNuma };
+    let mut nodes: BTreeMap<u32, Value> = BTreeMap::new();
+    for node in list(mem, "numa_stat") {
+        let Some(number) = node.get("numa_name").and_then(Value::as_str).and_then(numa_id) else { continue };
+        let bytes = |key: &str| {
+            let pages = node.get(format!("hierarchical_{key}")).or_else(|| node.get(key))?;
+            pages.as_u64()?.checked_mul(PAGE)
+        };
+        nodes.insert(number, json!({"total": bytes("total"), "file": bytes("file"), "anon": bytes("anon")}));
+    }
+    for (name, node) in mem.get("mem_numa_stats").and_then(Value::as_object).into_iter().flatten() {
+        let Some(number) = numa_id(name) else { continue };
+        let bytes = |key: &str| node.get(key).and_then(Value::as_u64);
+        let total = (|| bytes("anon")?.checked_add(bytes("file")?)?.checked_add(bytes("unevictable")?))();
+        nodes.insert(number, json!({"total": total, "file": bytes("file"), "anon": bytes("anon")}));
+    }
+    let mut used: BTreeMap<u32, u64> = BTreeMap::new();
+    for (cpu, ns) in (0u32..).zip(list(cpu, "percpu_usage")) {
+        if let (Some(node), Some(ns)) = (machine.node_of(cpu), ns.as_u64()) {
+            let sum = used.entry(node).or_default();
+            *sum = sum.saturating_add(ns);
+        }
+    }
+    let all: std::collections::BTreeSet<u32> = nodes.keys().chain(used.keys()).copied().collect();
+    for node in all {
+        let percpu = json!({"percpu": used.get(&node)});
+        let memory = nodes.get(&node).unwrap_or(&NOTHING);
+        let blocks = [block("Memory", memory, time(mem)), block("Cpu", &percpu, time(cpu))];
+        fold.take(numa_scope, Id { instance: Instance::Number(node), ..id.clone() }, unified, &blocks);
+    }
+}
+
+fn numa_id(name: &str) -> Option<u32> {
+    name.strip_prefix('N')?.parse().ok()
+}
+
+/// A number of things.
+#[allow(clippy::cast_precision_loss)]
+fn count(n: usize) -> f64 {
+    n as f64
+}
+
+#[cfg(test)]
+#[path = "malachite_tests.rs"]
+mod tests;

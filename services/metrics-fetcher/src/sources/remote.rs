@@ -1,0 +1,90 @@
+//! The loop of a source that is asked over HTTP: its own period, deadline, jitter and health.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::fold::Fold;
+use super::http::{Client, FetchError};
+use super::{kubelet, malachite};
+use crate::clock::Clock;
+use crate::machine::Machine;
+use crate::names::Directory;
+use crate::sample::Ages;
+use crate::store::{Layer, PassReport, Source, Store};
+
+/// Older values of malachite count as late, whatever its period.
+const MALACHITE_LATE: Duration = Duration::from_secs(30);
+
+/// One such source.
+pub struct Remote {
+    /// Which.
+    pub source: Source,
+    /// Who is asked.
+    pub client: Client,
+    /// From the end of a pass to the beginning of the next, but for a tenth more or less.
+    pub period: Duration,
+    /// Ages that hold where a request names none.
+    pub ages: Ages,
+    /// Where `/sys` is found.
+    pub host_root: PathBuf,
+    /// Where values go, and where cgroups are known.
+    pub store: Arc<Store>,
+    /// Who is who.
+    pub names: Arc<Directory>,
+    /// The present moment.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Passes for ever. A pass that fails leaves everything as it was, ageing; one log line tells each change of state.
+pub async fn follow(remote: Remote) {
+    let late = if remote.source == Source::Malachite { MALACHITE_LATE } else { remote.ages.max_age };
+    let (mut fold, mut memory) = (Fold::new(remote.source, late), malachite::Memory::default());
+    let mut ailing: Option<bool> = None;
+    let mut late_values = false;
+    loop {
+        let began = remote.clock.now();
+        fold.begin(began);
+        let outcome = pass(&remote, &mut fold, &mut memory).await;
+        let source = remote.source.name();
+        match &outcome {
+            Ok(()) if ailing != Some(false) => tracing::info!(source, "it is read"),
+            Err(error) if ailing != Some(true) => {
+                tracing::warn!(source, %error, "it cannot be read; what it told ages");
+            }
+            _ => {}
+        }
+        ailing = Some(outcome.is_err());
+        if outcome.is_ok() && (fold.late_values > 0) != late_values {
+            late_values = fold.late_values > 0;
+            tracing::warn!(source, values = fold.late_values, "whether it tells old values changed");
+        }
+        let finished = remote.clock.now();
+        remote.store.publish_layer(Layer {
+            source: remote.source,
+            period: remote.period,
+            ages: remote.ages,
+            subjects: fold.subjects(),
+            pass: PassReport {
+                number: fold.cycle(),
+                finished: Some(finished),
+                took: finished.since(began),
+                trouble: outcome.err().map(|e| e.to_string().into()),
+                ..PassReport::default()
+            },
+            stale_total: fold.stale_total,
+        });
+        tokio::time::sleep(remote.period.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
+    }
+}
+
+async fn pass(remote: &Remote, fold: &mut Fold, memory: &mut malachite::Memory) -> Result<(), FetchError> {
+    match remote.source {
+        Source::Kubelet => kubelet::pass(&remote.client, fold, &remote.names.load()).await,
+        _ => {
+            let machine = Machine::read(&remote.host_root);
+            let snapshot = remote.store.load();
+            malachite::pass(&remote.client, fold, memory, &snapshot, (&machine, &remote.host_root)).await
+        }
+    }
+}

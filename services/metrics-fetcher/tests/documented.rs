@@ -1,0 +1,44 @@
+//! The documentation of the catalogue is made of the table in the code.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::path::Path;
+
+use metrics_fetcher::query;
+
+const HOW: &str = "run this test with OXALYST_WRITE_DOCS=1 to write it anew";
+
+fn document() -> String {
+    let mut text = String::from(
+        "# What can be measured\n\nMade of the table in `services/metrics-fetcher/src/catalogue`. A mark means that the source tells it; no mark that it never does\n\
+         (`oxctl metrics --list -o wide` says why). H: ten minutes of history are kept.\n\n\
+         | metric | unit | v1 | v2 | proc | malachite v1 | malachite v2 | kubelet | H | what |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for metric in query::metrics() {
+        let told = |source: &str| match metric.availability.iter().any(|a| a.source == source && a.available)
+        {
+            true => "x",
+            false => "",
+        };
+        let marks = ["cgroup-v1", "cgroup-v2", "proc", "malachite-v1", "malachite-v2", "kubelet"]
+            .map(told)
+            .join(" | ");
+        let history = if metric.history { "H" } else { "" };
+        text.push_str(&format!(
+            "| `{}` | {} | {marks} | {history} | {} |\n",
+            metric.name, metric.unit, metric.help
+        ));
+    }
+    text
+}
+
+#[test]
+fn the_documented_catalogue_is_that_of_the_code() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/services/metrics-catalogue.md");
+    let document = document();
+    if std::env::var_os("OXALYST_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &document).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == document, "{} is not what the code says: {HOW}", path.display());
+}

@@ -1,0 +1,201 @@
+//! Parts of the machine and of containers, cgroups above the pods, and what belongs together, over imitated trees.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_fetcher::clock::{Clock, ManualClock};
+use metrics_fetcher::names::Known;
+use metrics_fetcher::query::{self, Terms};
+use metrics_fetcher::rank::Ranking;
+use metrics_fetcher::sample::Ages;
+use metrics_fetcher::sources::cgroup::{Pass, PassSettings, top_cgroups};
+use metrics_fetcher::store::{Snapshot, View};
+use oxalyst_cgroups::fixture::{Fixture, Layout};
+use oxalyst_cgroups::{CgroupPath, Controller};
+use oxalyst_proto::metrics::v1::{Quality, QueryRequest, Sample};
+
+const AGES: Ages = Ages { max_age: Duration::from_secs(3), expiry: Duration::from_secs(10) };
+
+struct World {
+    _dir: tempfile::TempDir,
+    fixture: Fixture,
+    clock: ManualClock,
+    pass: Pass,
+    snapshot: Snapshot,
+}
+
+impl World {
+    fn new(layout: Layout) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let fixture = Fixture::create(dir.path(), layout).unwrap();
+        fixture.numa(&["0", "1"]).unwrap();
+        fixture.cgroup(&path("kubepods/burstable/pod1/abc")).unwrap();
+        fixture.cgroup(&path("kubepods")).unwrap();
+        let clock = ManualClock::default();
+        let settings = PassSettings {
+            host_root: dir.path().to_path_buf(),
+            roots: vec![CgroupPath::default()],
+            forget: Duration::from_secs(20),
+            cgroups: Vec::new(),
+        };
+        let pass = Pass::new(settings, Arc::new(clock.clone()));
+        Self { _dir: dir, fixture, clock, pass, snapshot: Snapshot::default() }
+    }
+
+    fn tick(&mut self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+        self.snapshot = self.pass.run(&[]);
+    }
+
+    fn all(&self, metric: &str) -> Vec<Sample> {
+        let view = View { kernel: Arc::new(self.snapshot.clone()), layers: Vec::new() };
+        let request = QueryRequest { metrics: vec![metric.to_owned()], ..QueryRequest::default() };
+        let terms = Terms { ages: AGES, ranking: Ranking::KernelFirst };
+        query::samples(&view, &Known::default(), &request, self.clock.now(), terms).unwrap()
+    }
+
+    fn values(&self, metric: &str) -> Vec<(String, Option<f64>)> {
+        self.all(metric).into_iter().map(|s| (s.instance, s.value)).collect()
+    }
+}
+
+fn path(text: &str) -> CgroupPath {
+    CgroupPath::new(text).unwrap()
+}
+
+fn of(parts: &[(&str, f64)]) -> Vec<(String, Option<f64>)> {
+    parts.iter().map(|(name, value)| ((*name).to_owned(), Some(*value))).collect()
+}
+
+#[test]
+fn each_cpu_and_numa_node_has_its_own_usage_over_two_seconds_or_more() {
+    let mut world = World::new(Layout::V2);
+    world.tick(1);
+    world.fixture.proc_stat(&[100, 300]).unwrap();
+    world.tick(4);
+    assert_eq!(world.values("cpu.usage.ratio.cpu"), of(&[("0", 0.25), ("1", 0.75)]));
+    assert_eq!(world.values("cpu.usage.numa"), of(&[("0", 0.25), ("1", 0.75)]));
+    assert_eq!(world.all("cpu.usage.numa")[0].resolution, Some(0.0025), "10 ms of 4 s");
+    assert_eq!(world.values("mem.total.numa"), of(&[("0", 16_777_216_000.0), ("1", 16_777_216_000.0)]));
+    assert_eq!(world.all("mem.watermark.low.numa")[0].value, Some(220.0 * 4096.0), "its zones are summed");
+    assert_eq!(world.all("mem.miss.numa")[1].value, Some(10.0));
+}
+
+#[test]
+fn devices_and_interfaces_are_told_by_name_and_their_rates_from_the_second_reading_on() {
+    let mut world = World::new(Layout::V1);
+    world.tick(1);
+    assert_eq!(world.values("io.read.system"), of(&[("vda", 10.0)]));
+    assert_eq!(world.values("net.tcp.receive_bytes"), of(&[("eth0", 1000.0)]), "no loopback");
+    assert_eq!(world.all("net.receive.bps")[0].quality(), Quality::Missing);
+    world.fixture.proc("1/net/dev", "h\nh\n eth0: 3000 0 0 0 0 0 0 0 2500 0 0 0 0 0 0 0\n").unwrap();
+    world.fixture.proc("diskstats", "254 0 vda 30 0 80 0 20 0 160 0 0 1009 0\n").unwrap();
+    world.tick(2);
+    assert_eq!(world.values("net.receive.bps"), of(&[("eth0", 1000.0)]));
+    assert_eq!(world.values("net.transmit.bps"), of(&[("eth0", 250.0)]));
+    assert_eq!(world.values("io.read.ops.system"), of(&[("vda", 10.0)]));
+    assert!((world.all("io.busy.rate.system")[0].value.unwrap() - 0.5).abs() < 1e-9);
+}
+
+#[test]
+fn memory_of_a_container_is_told_by_node_and_cpu_time_where_the_kernel_does() {
+    for layout in [Layout::V1, Layout::V2] {
+        let mut world = World::new(layout);
+        world.tick(1);
+        let told = |metric| world.values(metric).into_iter().filter(|v| v.1.is_some()).collect::<Vec<_>>();
+        assert_eq!(told("mem.anon.numa.container"), of(&[("0", 4096.0)]), "{layout:?}");
+        assert_eq!(told("mem.total.numa.container"), of(&[("0", 12_288.0)]), "{layout:?}");
+    }
+    let mut world = World::new(Layout::V1);
+    world.tick(1);
+    let abc = path("kubepods/burstable/pod1/abc");
+    world.fixture.set(Controller::Cpuacct, &abc, "cpuacct.usage_percpu", "500000000 2000000000 \n").unwrap();
+    world.tick(1);
+    assert_eq!(world.values("cpu.usage.numa.container"), of(&[("0", 0.5), ("1", 2.0)]));
+}
+
+#[test]
+fn io_pids_limits_and_kills_of_both_versions() {
+    for layout in [Layout::V1, Layout::V2] {
+        let mut world = World::new(layout);
+        let abc = path("kubepods/burstable/pod1/abc");
+        world.tick(1);
+        if layout == Layout::V1 {
+            let set = |c, f, t| world.fixture.set(c, &abc, f, t).unwrap();
+            set(
+                Controller::Blkio,
+                "blkio.throttle.io_service_bytes_recursive",
+                "8:0 Read 6096\n8:0 Write 8192\n",
+            );
+            set(Controller::Cpu, "cpu.cfs_quota_us", "150000\n");
+        } else {
+            let set = |c, f, t| world.fixture.set(c, &abc, f, t).unwrap();
+            set(Controller::Memory, "io.stat", "8:0 rbytes=6096 wbytes=8192 rios=1 wios=2\n");
+            set(Controller::Cpu, "cpu.max", "150000 100000\n");
+        }
+        world.tick(2);
+        let one = |metric| world.all(metric)[0].clone();
+        assert_eq!(one("blkio.read.bps.container").value, Some(1000.0), "{layout:?}");
+        assert_eq!(one("blkio.write.iops.container").value, Some(0.0), "{layout:?}");
+        assert_eq!(one("pids.container").value, Some(3.0), "{layout:?}");
+        assert_eq!(one("pids.limit.container").reason, "unlimited", "{layout:?}");
+        assert_eq!(one("mem.oom.container").value, Some(0.0), "{layout:?}");
+        assert_eq!(one("cpu.limit.container").value, Some(1.5), "{layout:?}");
+        assert_eq!(one("mem.workingset.container").value, Some(f64::from(1 << 20)), "{layout:?}");
+        let tasks = one("cpu.nr.runnable.container");
+        assert!(tasks.quality() == Quality::Missing && tasks.reason.contains("CGROUPSTATS"), "{tasks:?}");
+    }
+}
+
+#[test]
+fn a_kernel_without_some_files_misses_what_they_tell_and_nothing_has_failed() {
+    let mut world = World::new(Layout::V1);
+    let abc = path("kubepods/burstable/pod1/abc");
+    let dir = world.fixture.dir(Controller::Hugetlb, &abc);
+    std::fs::remove_file(dir.join("hugetlb.2MB.usage_in_bytes")).unwrap();
+    world.tick(1);
+    let sample = world.all("mem.hugetlb.2mb.container").remove(0);
+    assert_eq!((sample.quality(), sample.value), (Quality::Missing, None));
+    assert!(sample.reason.contains("no file"), "{}", sample.reason);
+    assert_eq!(world.snapshot.pass.failed_files, 0, "{:?}", world.snapshot.pass.failure);
+}
+
+#[test]
+fn m08_node_and_containers_of_one_pass_have_one_cycle() {
+    let mut world = World::new(Layout::V2);
+    world.tick(1);
+    world.tick(1);
+    let cycles = |metric| world.all(metric)[0].cycle;
+    assert_eq!(cycles("mem.rss.container"), 2);
+    assert_eq!(cycles("mem.total.system"), 2);
+    assert_eq!(cycles("mem.total.numa"), 2);
+    let sample = world.all("mem.rss.container").remove(0);
+    assert_eq!(sample.read_time_unix_ns, sample.time_unix_ns);
+}
+
+#[test]
+fn the_cgroups_above_the_pods_are_measured() {
+    let mut world = World::new(Layout::V2);
+    world.tick(1);
+    let above = world.all("mem.usage.cgroup");
+    let names: Vec<_> = above.iter().map(|s| (s.cgroup.as_str(), s.value.is_some())).collect();
+    assert_eq!(
+        names,
+        [("/kubepods", true), ("/kubepods/burstable", false)],
+        "the second is imitated without files"
+    );
+}
+
+#[test]
+fn t4_the_cgroups_above_the_pods_are_each_once() {
+    let given: Vec<CgroupPath> =
+        ["test", "test-0", "test-1", "test-2", "test-3", "d1", "d2", "d3", "kubepods/burstable", "d1"]
+            .map(path)
+            .into();
+    let all = top_cgroups(&[CgroupPath::default()], &given);
+    let names: Vec<String> = all.iter().map(ToString::to_string).filter(|n| !n.contains("slice")).collect();
+    let expected = ["/d1", "/d2", "/d3", "/kubepods", "/kubepods/besteffort", "/kubepods/burstable", "/test"];
+    let numa = ["/test-0", "/test-1", "/test-2", "/test-3"];
+    assert_eq!(names, expected.iter().chain(&numa).map(|n| (*n).to_owned()).collect::<Vec<_>>());
+}
