@@ -92,8 +92,12 @@ impl Handler<Admit> for Allocations {
                 return Ok(self.undecided(&plan, &request.pod_uid));
             }
             let event = self.settle(&plan).map_err(|e| self.refused_by_disk(&request, &e))?;
-            let placed = plan::placement_of(&self.state, &self.machine, &request.pod_uid);
-            Ok((placed.as_ref().map(wire::placement), event))
+            let told = event.placed.iter().find(|placed| placed.pod_uid == request.pod_uid).cloned();
+            // The same question again changes nothing, and so tells nothing.
+            let placed = told.or_else(|| {
+                plan::placement_of(&self.state, &self.machine, &request.pod_uid).as_ref().map(wire::placement)
+            });
+            Ok((placed, event))
         });
         MessageResult(match outcome {
             Ok((placed, event)) => {
