@@ -5,13 +5,14 @@ CARGO ?= cargo
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint fmt bench build tools clean
+.PHONY: help run test vectors lint fmt bench build tools clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  DEMO_SECONDS=20 make run     ends by itself after 20 s"
 	@echo "  TESTS=containerd make test   only tests whose name contains the word"
+	@echo "  OXALYST_VECTORS=DIR make vectors  further vectors, too"
 	@echo "  OXALYST_CACHE=DIR            where what was fetched is kept (default ~/.cache/oxalyst)"
 
 run: tools ## the mesh on this machine: containerd with NRI (as root), five services, demo pods, until Ctrl-C
@@ -22,6 +23,10 @@ run: tools ## the mesh on this machine: containerd with NRI (as root), five serv
 test: tools ## every test; those on a real containerd too where this machine can run one
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast -- --show-output $(TESTS)
+
+# Cases as data, of which the tree holds its own: OXALYST_VECTORS=DIR make vectors runs those of another folder as well.
+vectors: tools ## the allocator's language-neutral vectors; OXALYST_VECTORS=DIR adds a folder of further ones
+	OXALYST_VECTORS="$(OXALYST_VECTORS)" $(CARGO) test -p orm --test vectors -- --nocapture
 
 lint: tools ## fmt, clippy, docs, dependencies: no warning is let through
 	$(CARGO) fmt --all --check

@@ -1,22 +1,24 @@
 //! A private containerd: every path it uses lies in one folder given by the caller, NRI is on, and nothing is left behind.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tokio::net::UnixStream;
 
 use crate::cri::Cri;
 use crate::image;
-use crate::process::{Process, ProcessError, end_stranger, send, with_argument};
+use crate::process::{Process, ProcessError};
 use crate::runtime::{
     ContainerId, ContainerSpec, Listed, PodSpec, Runtime, RuntimeError, SandboxId, State, poll_until,
     status_value,
 };
 
 mod leftovers;
+mod outside;
+
+use outside::Outside;
+pub use outside::clear;
 
 /// How long a start may take; 0.3 s is usual.
 const START: Duration = Duration::from_secs(60);
@@ -29,10 +31,7 @@ pub struct Containerd {
     version: String,
     process: Option<Process>,
     cri: Cri,
-    /// Cgroup folders of our pods, below each hierarchy's root.
-    cgroups: BTreeSet<PathBuf>,
-    /// Folders outside of ours that were not there before.
-    created: Vec<PathBuf>,
+    outside: Outside,
 }
 
 // === impl Containerd ===
@@ -83,8 +82,7 @@ impl Containerd {
             version: version.split_whitespace().nth(2).unwrap_or("unknown").to_owned(),
             process: None,
             cri: Cri::new(&folder.join("containerd.sock"), &logs),
-            cgroups: BTreeSet::new(),
-            created: leftovers::absent_folders(),
+            outside: Outside::new(folder).map_err(|e| failed("note what is there", e.to_string()))?,
         };
         Runtime::start(&mut this).await?;
         this.version = this.cri.version().await?;
@@ -157,31 +155,14 @@ impl Containerd {
     pub async fn remove(mut self) -> Result<(), RuntimeError> {
         Runtime::start(&mut self).await?;
         for sandbox in self.cri.sandboxes().await? {
-            self.cri.remove_pod(&sandbox).await?;
+            Runtime::remove_pod(&mut self, &sandbox).await?;
         }
         Runtime::stop(&mut self).await?;
         self.sweep()
     }
 
-    /// Ends and removes by force what a regular removal has left; nothing, normally.
     fn sweep(&mut self) -> Result<(), RuntimeError> {
-        for pid in leftovers::processes(&self.cgroups) {
-            end_stranger(pid, Signal::KILL, Duration::from_secs(5));
-        }
-        let socket = self.folder.join("containerd.sock");
-        let shims = with_argument(socket.as_os_str());
-        // A shim ends by itself once its containers are gone; one that does not is told to.
-        for &pid in &shims {
-            if !end_stranger(pid, Signal::TERM, Duration::from_secs(2)) {
-                send(pid, Signal::KILL);
-            }
-        }
-        leftovers::unmount_below(&self.folder);
-        leftovers::remove_runc_state(&self.folder);
-        leftovers::remove_cgroups(&self.cgroups);
-        leftovers::remove_empty(&self.created);
-        let mut left = leftovers::found(&self.folder, &self.cgroups);
-        left.extend(with_argument(socket.as_os_str()).iter().map(|pid| format!("shim {pid}")));
+        let left = self.outside.sweep(&self.folder);
         if left.is_empty() { Ok(()) } else { Err(failed("clean up", format!("still there: {left:?}"))) }
     }
 
@@ -287,7 +268,8 @@ impl Runtime for Containerd {
     }
 
     async fn run_pod(&mut self, pod: &PodSpec) -> Result<SandboxId, RuntimeError> {
-        self.cgroups.insert(PathBuf::from(pod.cgroup_parent().trim_start_matches('/')));
+        let cgroup = PathBuf::from(pod.cgroup_parent().trim_start_matches('/'));
+        self.outside.add(&self.folder, [cgroup]);
         self.cri.run_pod(pod).await
     }
 
@@ -317,6 +299,9 @@ impl Runtime for Containerd {
     }
 
     async fn remove_pod(&mut self, sandbox: &SandboxId) -> Result<(), RuntimeError> {
+        // Somebody else's pod leaves a cgroup that is known only as long as it runs.
+        let cgroups = leftovers::container_cgroups(&self.folder);
+        self.outside.add(&self.folder, cgroups);
         self.cri.remove_pod(sandbox).await
     }
 

@@ -15,5 +15,6 @@ pub mod image;
 pub mod imitation;
 pub mod mesh;
 pub mod process;
+pub mod remains;
 pub mod runtime;
 pub mod scenarios;

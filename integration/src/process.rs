@@ -153,12 +153,22 @@ pub fn end_stranger(pid: u32, signal: Signal, limit: Duration) -> bool {
 
 /// Processes whose command line has `argument` as one of its arguments.
 pub fn with_argument(argument: &OsStr) -> Vec<u32> {
+    with_argument_that(|arg| arg == argument.as_encoded_bytes())
+}
+
+/// Processes one of whose arguments is `key` followed by a path below `folder`.
+pub fn with_argument_below(key: &str, folder: &Path) -> Vec<u32> {
+    let start = format!("{key}{}/", folder.display());
+    with_argument_that(|arg| arg.starts_with(start.as_bytes()))
+}
+
+fn with_argument_that(matches: impl Fn(&[u8]) -> bool) -> Vec<u32> {
     let Ok(dir) = std::fs::read_dir("/proc") else { return Vec::new() };
     dir.flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
         .filter(|pid| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.split(|&b| b == 0).any(|arg| arg == argument.as_encoded_bytes())
+            line.split(|&b| b == 0).any(&matches)
         })
         .collect()
 }

@@ -81,6 +81,16 @@ async fn a_key_that_nobody_knows() {
 }
 
 #[tokio::test]
+async fn a_log_level_that_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    for service in NODE_SERVICES {
+        let mut command = command(service, dir.path());
+        command.arg("--set").arg("common.log=blah");
+        refuses(service, command, dir.path(), &["common.log", "blah", "info"]).await;
+    }
+}
+
+#[tokio::test]
 async fn a_socket_that_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
     for service in NODE_SERVICES {

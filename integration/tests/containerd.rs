@@ -8,9 +8,12 @@
     missing_docs
 )]
 
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
 use integration::containerd::Containerd;
-use integration::runtime::Runtime;
-use integration::scenarios::World;
+use integration::runtime::{ContainerSpec, PodSpec, Runtime, poll_until};
+use integration::scenarios::{World, refusal};
 use tokio::sync::Mutex;
 
 /// One at a time: each removes the cgroup folders that it made, which the next would still be using.
@@ -36,3 +39,71 @@ async fn on_containerd(scenario: impl AsyncFnOnce(World<Containerd>) -> World<Co
 }
 
 integration::every_scenario!(on_containerd);
+
+/// containerd 2.0 to 2.2.5 does not start any more once the same pod's sandbox was refused twice. There, a refused pod's sandbox
+/// runs and its containers are refused: it starts, and nothing is left of the pod.
+#[tokio::test]
+async fn a_runtime_that_cannot_bear_refusals_starts_again() {
+    on_containerd(async |mut world| {
+        let shared = world.run("web", "shared_cores", 200).await;
+        let too_many = u64::try_from(world.online().len()).unwrap() + 7;
+        let mut pod = PodSpec::new("huge", "dedicated_cores", too_many * 1000);
+        let Ok(mut sandbox) = world.runtime.run_pod(&pod).await else {
+            println!("skipped: {} bears refusals of sandboxes", world.runtime.describe());
+            return world;
+        };
+        for round in 0..2 {
+            for _ in 0..2 {
+                let spec = ContainerSpec::new("main", too_many * 1000);
+                let said = refusal(world.runtime.create_container(&sandbox, &spec).await);
+                assert!(said.contains(&too_many.to_string()), "says what was asked ({too_many}): {said}");
+                assert!(said.to_lowercase().contains("node 0"), "says what is free: {said}");
+            }
+            let listed = world.mesh.applied().await.unwrap().refused;
+            assert_eq!(listed.iter().map(|r| &r.pod_uid).collect::<Vec<_>>(), [&pod.uid]);
+
+            world.runtime.restart().await.unwrap();
+            world.connected(true).await;
+            assert_eq!(world.placement(&pod).await, None, "round {round}");
+            assert_eq!(world.allowed(&shared.container).await, world.online());
+
+            world.runtime.remove_pod(&sandbox).await.unwrap();
+            assert_eq!(processes_of(&pod), 0, "round {round}");
+            remove_cgroup(&pod);
+            // It was there before the restart: the runtime tells nobody of its end.
+            let forgotten = poll_until(Duration::from_secs(20), async || {
+                let refused = world.mesh.applied().await.map_err(|e| e.to_string())?.refused;
+                if refused.is_empty() { Ok(()) } else { Err(format!("{refused:?}")) }
+            });
+            forgotten.await.unwrap();
+            pod = pod.next_attempt();
+            sandbox = world.runtime.run_pod(&pod).await.unwrap();
+        }
+        world.runtime.remove_pod(&sandbox).await.unwrap();
+        assert_eq!(processes_of(&pod), 0);
+        assert!(world.mesh.applied().await.unwrap().refused.is_empty());
+        assert_eq!(world.state().await.pods.len(), 1, "the shared pod alone");
+        world
+    })
+    .await;
+}
+
+/// Processes in the pod's cgroup.
+fn processes_of(pod: &PodSpec) -> usize {
+    let parent = pod.cgroup_parent();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let cgroups = processes.map(|p| std::fs::read_to_string(p.path().join("cgroup")).unwrap_or_default());
+    cgroups.filter(|text| text.contains(&parent)).count()
+}
+
+/// As a kubelet does when a pod has ended.
+fn remove_cgroup(pod: &PodSpec) {
+    let root = Path::new("/sys/fs/cgroup");
+    let controllers = std::fs::read_dir(root).unwrap().flatten().map(|entry| entry.path());
+    for hierarchy in controllers.chain([PathBuf::from(root)]) {
+        let folder = hierarchy.join(pod.cgroup_parent().trim_start_matches('/'));
+        if folder.exists() {
+            std::fs::remove_dir(&folder).unwrap();
+        }
+    }
+}

@@ -10,7 +10,7 @@ use oxalyst_proto::metrics::v1::{ListSourcesRequest, SourceInfo};
 use tonic::transport::Channel;
 
 use super::samples::Samples;
-use super::scene::{PATIENCE, machine_folder};
+use super::scene::PATIENCE;
 use super::{Fault, Row};
 use crate::imitation::{Imitation, Setup};
 use crate::mesh::Mesh;
@@ -24,7 +24,7 @@ struct Cgroups(Vec<PathBuf>);
 
 pub(super) async fn measure(folder: &Path, containers: usize) -> Result<Vec<Row>, Fault> {
     std::fs::create_dir_all(folder)?;
-    let machine = machine_folder()?;
+    let machine = crate::remains::in_memory()?;
     let mut runtime = Imitation::start(machine.path(), Setup::default()).await?;
     let cgroups = Cgroups::create(containers);
     let real = cgroups.is_ok();

@@ -49,7 +49,7 @@ impl Scene {
     pub(super) async fn start(folder: &Path) -> Result<Self, Fault> {
         std::fs::create_dir_all(folder)?;
         let setup = Setup { machine: MachineLayout::two_sockets(8), ..Setup::default() };
-        let machine = machine_folder()?;
+        let machine = crate::remains::in_memory()?;
         let runtime = Imitation::start(machine.path(), setup).await?;
         let mut mesh = Mesh::new(folder, &runtime)?;
         mesh.start_all().await?;
@@ -149,10 +149,4 @@ impl Scene {
         std::fs::remove_dir_all(&self.folder)?;
         Ok(())
     }
-}
-
-/// A folder for a made-up machine.
-pub(super) fn machine_folder() -> std::io::Result<tempfile::TempDir> {
-    let in_memory = tempfile::Builder::new().prefix("oxalyst-").tempdir_in("/dev/shm");
-    in_memory.or_else(|_| tempfile::Builder::new().prefix("oxalyst-").tempdir())
 }

@@ -7,10 +7,26 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use integration::bench::{self, Fault, Row};
+use integration::remains::{self, Folder};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match measure().await {
+    if remains::keep() {
+        return ExitCode::SUCCESS;
+    }
+    let stop = match remains::asked_to_stop() {
+        Ok(stop) => stop,
+        Err(fault) => {
+            println!("cannot hear signals: {fault}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // What is dropped here ends its processes and removes its folders.
+    let measured = tokio::select! {
+        measured = measure() => measured,
+        () = stop => Err("ended before it was done".into()),
+    };
+    match measured {
         Ok(faults) if faults.is_empty() => ExitCode::SUCCESS,
         Ok(faults) => {
             for fault in faults {
@@ -29,7 +45,7 @@ async fn measure() -> Result<Vec<String>, Fault> {
     let exe = std::env::current_exe()?;
     let target = exe.ancestors().nth(2).map_or_else(|| PathBuf::from("target"), PathBuf::from);
     // Short, for unix sockets lie there; on a disk, for fdatasync is measured.
-    let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir()?;
+    let folder = Folder::new()?;
     let asked: Vec<String> = std::env::args().skip(1).collect();
     if let Some(unknown) = asked.iter().find(|a| !bench::GROUPS.contains(&a.as_str())) {
         return Err(format!("no group {unknown:?}: there are {}", bench::GROUPS.join(", ")).into());

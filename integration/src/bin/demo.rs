@@ -1,10 +1,9 @@
 //! `make run`: the whole mesh on this machine with a few pods, until Ctrl-C (or for DEMO_SECONDS); leaves nothing behind.
 //!
 //! As root it starts a containerd of its own with NRI; elsewhere the imitated runtime takes its place, and it says so.
-#![allow(clippy::print_stdout, reason = "a program for people")]
-
 use std::error::Error;
 use std::future::Future;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,36 +11,46 @@ use std::time::Duration;
 use integration::containerd::Containerd;
 use integration::imitation::{Imitation, Setup};
 use integration::mesh::Mesh;
+use integration::remains::{self, Folder};
 use integration::runtime::{
     ContainerId, ContainerSpec, PodSpec, Runtime, RuntimeError, Workload, poll_until,
 };
-use tokio::signal::unix::{SignalKind, signal};
+
+/// As `println!`, but for a terminal that is gone: what is to be cleaned up is cleaned up all the same.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
 
 type Outcome = Result<(), Box<dyn Error>>;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
+    if remains::keep() {
+        return ExitCode::SUCCESS;
+    }
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            println!("\nmake run: {e}");
+            say!("\nmake run: {e}");
             ExitCode::FAILURE
         }
     }
 }
 
 async fn run() -> Outcome {
-    let stop = asked_to_stop()?;
-    let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir()?;
+    let stop = remains::asked_to_stop()?;
+    let folder = Folder::new()?;
     let outcome = match Containerd::try_start(folder.path()).await {
         Ok(mut runtime) => {
-            println!("A containerd of our own in {}: {}", folder.path().display(), runtime.describe());
+            say!("A containerd of our own in {}: {}", folder.path().display(), runtime.describe());
             let shown = show(&mut runtime, folder.path(), stop).await;
             let removed = runtime.remove().await;
             shown.and(removed.map_err(Into::into))
         }
         Err(reason) => {
-            println!(
+            say!(
                 "No real containerd here ({reason}): the runtime, its containers and the machine are IMITATED."
             );
             let mut runtime = Imitation::start(folder.path(), Setup::default()).await?;
@@ -50,7 +59,7 @@ async fn run() -> Outcome {
     };
     folder.close()?;
     if outcome.is_ok() {
-        println!("All pods, processes, mounts, cgroups and files of this run are gone.");
+        say!("All pods, processes, mounts, cgroups and files of this run are gone.");
     }
     outcome
 }
@@ -67,7 +76,7 @@ async fn show<R: Runtime>(runtime: &mut R, folder: &Path, stop: impl Future<Outp
             Ok(())
         } => shown,
     };
-    println!("\nEnding.");
+    say!("\nEnding.");
     for sandbox in runtime.sandboxes().await? {
         runtime.remove_pod(&sandbox).await?;
     }
@@ -78,8 +87,8 @@ async fn show<R: Runtime>(runtime: &mut R, folder: &Path, stop: impl Future<Outp
 async fn story<R: Runtime>(runtime: &mut R, mesh: &mut Mesh) -> Outcome {
     mesh.set("metrics-fetcher", "period_ms=1000");
     mesh.start_all().await?;
-    println!("\n$ oxctl status\n{}", mesh.oxctl(&["status"])?);
-    println!("$ oxctl topology\n{}", mesh.oxctl(&["topology"])?);
+    say!("\n$ oxctl status\n{}", mesh.oxctl(&["status"])?);
+    say!("$ oxctl topology\n{}", mesh.oxctl(&["topology"])?);
 
     let mut pods = Vec::new();
     for (name, level, milli_cpu, workload) in [
@@ -89,29 +98,29 @@ async fn story<R: Runtime>(runtime: &mut R, mesh: &mut Mesh) -> Outcome {
     ] {
         pods.push((name, level, start(runtime, name, level, milli_cpu, workload).await?));
     }
-    println!("Two shared pods and a reclaimed one run. The kernel says:");
+    say!("Two shared pods and a reclaimed one run. The kernel says:");
     kernel(runtime, &pods).await?;
 
-    println!("\nA dedicated pod of one CPU starts; the others give that CPU up.");
+    say!("\nA dedicated pod of one CPU starts; the others give that CPU up.");
     match start(runtime, "db", "dedicated_cores", 1000, Workload::Busy).await {
         Ok(id) => {
             pods.push(("db", "dedicated_cores", id.clone()));
-            println!("Its first instruction ran on {}. The kernel says:", runtime.first_cpus(&id).await?);
+            say!("Its first instruction ran on {}. The kernel says:", runtime.first_cpus(&id).await?);
         }
-        Err(RuntimeError::Refused { message, .. }) => println!("It was refused: {message}\nThe kernel says:"),
+        Err(RuntimeError::Refused { message, .. }) => say!("It was refused: {message}\nThe kernel says:"),
         Err(other) => return Err(other.into()),
     }
     kernel(runtime, &pods).await?;
 
     let too_many = PodSpec::new("huge", "dedicated_cores", 1_000_000);
     match runtime.run_pod(&too_many).await {
-        Err(RuntimeError::Refused { message, .. }) => println!("\nA pod of 1000 CPUs is refused: {message}"),
+        Err(RuntimeError::Refused { message, .. }) => say!("\nA pod of 1000 CPUs is refused: {message}"),
         Err(other) => return Err(other.into()),
-        Ok(_) => println!("\nA pod of 1000 CPUs was taken: this must be a large machine."),
+        Ok(_) => say!("\nA pod of 1000 CPUs was taken: this must be a large machine."),
     }
 
-    println!("\n$ oxctl pods -o wide\n{}", mesh.oxctl(&["pods", "-o", "wide"])?);
-    println!("$ oxctl pools\n{}", mesh.oxctl(&["pools"])?);
+    say!("\n$ oxctl pods -o wide\n{}", mesh.oxctl(&["pods", "-o", "wide"])?);
+    say!("$ oxctl pools\n{}", mesh.oxctl(&["pools"])?);
     let metrics = ["metrics", "--scope", "container", "cpu.usage.container", "mem.usage.container"];
     // A rate needs two readings of a new container.
     let measured = poll_until(Duration::from_secs(15), async || match mesh.oxctl(&metrics) {
@@ -119,11 +128,11 @@ async fn story<R: Runtime>(runtime: &mut R, mesh: &mut Mesh) -> Outcome {
         Ok(table) => Err(table),
         Err(e) => Err(e.to_string()),
     });
-    println!("$ oxctl {}\n{}", metrics.join(" "), measured.await.unwrap_or_else(|last| last));
-    println!("The node's object for the cluster: {}", mesh.report().display());
-    println!("To look around:  export OXALYST_RUN_DIR={}", mesh.run_dir().display());
-    println!("                 {} pods -o wide", Mesh::binaries()?.join("oxctl").display());
-    println!("Ctrl-C ends it.");
+    say!("$ oxctl {}\n{}", metrics.join(" "), measured.await.unwrap_or_else(|last| last));
+    say!("The node's object for the cluster: {}", mesh.report().display());
+    say!("To look around:  export OXALYST_RUN_DIR={}", mesh.run_dir().display());
+    say!("                 {} pods -o wide", Mesh::binaries()?.join("oxctl").display());
+    say!("Ctrl-C ends it.");
     Ok(())
 }
 
@@ -143,21 +152,9 @@ async fn start<R: Runtime>(
 
 async fn kernel<R: Runtime>(runtime: &mut R, pods: &[(&str, &str, ContainerId)]) -> Outcome {
     for (name, level, container) in pods {
-        println!("  {name:8} {level:16} Cpus_allowed_list: {}", runtime.cpus_allowed(container).await?);
+        say!("  {name:8} {level:16} Cpus_allowed_list: {}", runtime.cpus_allowed(container).await?);
     }
     Ok(())
-}
-
-/// Ctrl-C or SIGTERM.
-fn asked_to_stop() -> std::io::Result<impl Future<Output = ()>> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    })
 }
 
 /// For DEMO_SECONDS, or for ever.

@@ -93,6 +93,35 @@ fn runc_states(folder: &Path) -> Vec<PathBuf> {
     folders(Path::new(RUNC_STATE)).into_iter().filter(ours).collect()
 }
 
+/// Cgroups, below each hierarchy's root, of the containers whose root lies below `folder`: those of pods that somebody else
+/// started in this containerd too.
+pub(super) fn container_cgroups(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for state in runc_states(folder) {
+        let text = std::fs::read_to_string(state.join("state.json")).unwrap_or_default();
+        let state: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let paths = state["cgroup_paths"].as_object().into_iter().flat_map(|paths| paths.values());
+        for path in paths.filter_map(|path| path.as_str()).map(Path::new) {
+            let below =
+                hierarchies().iter().find_map(|root| path.strip_prefix(root).ok().map(Path::to_path_buf));
+            // Never a whole hierarchy, nor what others share: a container's own has a parent.
+            found.extend(below.filter(|below| below.components().count() > 1));
+        }
+    }
+    found
+}
+
+/// The pods' cgroups around `containers`, in every hierarchy.
+pub(super) fn pod_folders(containers: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
+    let of_pod = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("pod");
+    let pods: BTreeSet<&Path> = containers
+        .iter()
+        .filter_map(|container| container.parent())
+        .filter(|pod| pod.file_name().is_some_and(of_pod))
+        .collect();
+    hierarchies().iter().flat_map(|root| pods.iter().map(|pod| root.join(pod))).collect()
+}
+
 /// Removes those of `folders` that are empty.
 pub(super) fn remove_empty(folders: &[PathBuf]) {
     for folder in folders {

@@ -6,6 +6,7 @@ use crate::runtime::{ContainerSpec, PodSpec, Runtime, RuntimeError};
 /// Everything but one CPU can be had exclusively while a shared pod runs; the last one is refused with a reason, and the
 /// shared pod keeps it.
 pub async fn the_last_cpu_is_refused<R: Runtime>(mut world: World<R>) -> World<R> {
+    world.refuses_at_sandboxes().await;
     let shared = world.run("web", "shared_cores", 200).await;
     let all = u64::try_from(world.online().len()).unwrap() * 1000;
     let most = world.run("most", "dedicated_cores", all - 1000).await;
@@ -26,6 +27,7 @@ pub async fn the_last_cpu_is_refused<R: Runtime>(mut world: World<R>) -> World<R
 /// A pod that no machine of this size could hold is refused at its sandbox, with what it asked for and what is free on each
 /// NUMA node; the ledger has not moved.
 pub async fn an_unplaceable_pod_is_refused_at_its_sandbox<R: Runtime>(mut world: World<R>) -> World<R> {
+    world.refuses_at_sandboxes().await;
     let shared = world.run("web", "shared_cores", 200).await;
     let online = world.online();
     let too_many = online.len() + 7;
@@ -82,7 +84,8 @@ pub async fn a_bare_sandbox_is_placed_at_its_container<R: Runtime>(mut world: Wo
     world
 }
 
-fn refusal<T: std::fmt::Debug>(outcome: Result<T, RuntimeError>) -> String {
+/// The runtime's own words of a refusal.
+pub fn refusal<T: std::fmt::Debug>(outcome: Result<T, RuntimeError>) -> String {
     match outcome {
         Err(RuntimeError::Refused { message, .. }) => message,
         other => panic!("not refused: {other:?}"),

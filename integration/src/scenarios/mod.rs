@@ -61,6 +61,15 @@ impl<R: Runtime> World<R> {
         Self { runtime, mesh }
     }
 
+    /// Has pods refused at their sandboxes even where the runtime is harmed by it: what is promised of every other runtime.
+    pub async fn refuses_at_sandboxes(&mut self) {
+        self.mesh.terminate("nri-gateway").await.unwrap();
+        self.mesh.set("nri-gateway", "refuse_at=sandbox");
+        self.mesh.start("nri-gateway").unwrap();
+        self.mesh.ready("nri-gateway").await.unwrap();
+        self.connected(true).await;
+    }
+
     /// All CPUs that are online.
     pub fn online(&self) -> CpuSet {
         set(&self.runtime.online_cpus())

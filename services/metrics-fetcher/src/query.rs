@@ -14,7 +14,7 @@ use crate::store::{Snapshot, Source, Subject, View};
 
 /// A name that is in no catalogue.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no metric {0:?}: ListMetrics tells those that are")]
+#[error("there is no metric {0:?}: `oxctl metrics` without a name shows those that are")]
 pub struct UnknownMetric(pub String);
 
 /// What holds for every answer.

@@ -2,7 +2,7 @@
 //!
 //! One task does both, so that a list taken before a release cannot reach the orm after it and take the pod in again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +11,10 @@ use oxalyst_backoff::Backoff;
 use oxalyst_proto::orm::v1::{ReconcileRequest, ReleasePodRequest};
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::kernel::Kernel;
 use crate::metrics::Metrics;
 use crate::orm::{Orm, OrmError};
-use crate::roster::{Roster, Runs};
+use crate::roster::{Ended, Roster, ToClaim};
 
 /// Releases that may wait. What does not fit is found by the orm, which frees pods that are no longer listed.
 const WAITING: usize = 4096;
@@ -21,11 +22,16 @@ const WAITING: usize = 4096;
 /// For one call. Nobody waits for these.
 const DEADLINE: Duration = Duration::from_secs(2);
 
+/// For a look at the cgroups of pods in which nothing runs.
+const LOOK_DEADLINE: Duration = Duration::from_millis(250);
+
 /// Where duties are left. Never waits.
 #[derive(Clone, Debug)]
 pub struct Duties {
     releases: mpsc::Sender<ReleasePodRequest>,
     reconcile: Arc<Notify>,
+    /// Releases that the orm has not heard yet.
+    unheard: watch::Sender<usize>,
 }
 
 /// The task's end.
@@ -33,13 +39,18 @@ pub struct Duties {
 pub struct DutiesOutlet {
     releases: mpsc::Receiver<ReleasePodRequest>,
     reconcile: Arc<Notify>,
+    unheard: watch::Sender<usize>,
 }
 
 /// Both ends.
 pub fn duties() -> (Duties, DutiesOutlet) {
     let (tell, releases) = mpsc::channel(WAITING);
     let reconcile = Arc::<Notify>::default();
-    (Duties { releases: tell, reconcile: reconcile.clone() }, DutiesOutlet { releases, reconcile })
+    let unheard = watch::Sender::new(0);
+    (
+        Duties { releases: tell, reconcile: reconcile.clone(), unheard: unheard.clone() },
+        DutiesOutlet { releases, reconcile, unheard },
+    )
 }
 
 // === impl Duties ===
@@ -47,11 +58,20 @@ pub fn duties() -> (Duties, DutiesOutlet) {
 impl Duties {
     /// The sandbox stopped or was removed.
     pub fn release(&self, pod_uid: String, sandbox_id: String) {
+        self.unheard.send_modify(|count| *count += 1);
         if self.releases.try_send(ReleasePodRequest { pod_uid, sandbox_id }).is_err() {
+            heard(&self.unheard);
             tracing::warn!(
                 "too many releases wait: the orm frees these pods when they have been absent for its grace time"
             );
         }
+    }
+
+    /// Returns when the orm has heard every release, at the latest after `patience`. What is asked for next may need the CPUs.
+    pub async fn all_heard(&self, patience: Duration) {
+        let mut unheard = self.unheard.subscribe();
+        // Past its patience the question is put all the same: the answer is then the orm's.
+        let _ = tokio::time::timeout(patience, unheard.wait_for(|count| *count == 0)).await;
     }
 
     /// The orm has to hear the whole list.
@@ -65,6 +85,7 @@ pub async fn perform(
     mut outlet: DutiesOutlet,
     orm: Orm,
     roster: Addr<Roster>,
+    kernel: Kernel,
     synchronised: watch::Receiver<bool>,
     metrics: Metrics,
 ) {
@@ -80,7 +101,7 @@ pub async fn perform(
         }
         tokio::select! {
             release = outlet.releases.recv() => match release {
-                Some(release) => queue(&mut waiting, release),
+                Some(release) => queue(&mut waiting, release, &outlet.unheard),
                 None => return,
             },
             () = outlet.reconcile.notified() => list_is_due = true,
@@ -92,12 +113,12 @@ pub async fn perform(
             () = tokio::time::sleep(delay), if !idle => {}
         }
         while let Ok(release) = outlet.releases.try_recv() {
-            queue(&mut waiting, release);
+            queue(&mut waiting, release, &outlet.unheard);
         }
-        if let Err(e) = release_all(&orm, &mut waiting).await {
+        if let Err(e) = release_all(&orm, &mut waiting, &outlet.unheard).await {
             tracing::debug!(error = %e, waiting = waiting.len(), "releases wait");
         } else if list_is_due && *synchronised.borrow() {
-            list_is_due = reconcile(&orm, &roster).await.is_err();
+            list_is_due = reconcile(&orm, &roster, &kernel).await.is_err();
         } else {
             // Without a session nobody knows what runs; the next synchronisation tells.
             list_is_due = false;
@@ -106,19 +127,34 @@ pub async fn perform(
     }
 }
 
-fn queue(waiting: &mut VecDeque<ReleasePodRequest>, release: ReleasePodRequest) {
+fn queue(
+    waiting: &mut VecDeque<ReleasePodRequest>,
+    release: ReleasePodRequest,
+    unheard: &watch::Sender<usize>,
+) {
     if waiting.len() < WAITING && !waiting.contains(&release) {
         waiting.push_back(release);
+    } else {
+        heard(unheard);
     }
 }
 
-async fn release_all(orm: &Orm, waiting: &mut VecDeque<ReleasePodRequest>) -> Result<(), OrmError> {
+fn heard(unheard: &watch::Sender<usize>) {
+    unheard.send_modify(|count| *count = count.saturating_sub(1));
+}
+
+async fn release_all(
+    orm: &Orm,
+    waiting: &mut VecDeque<ReleasePodRequest>,
+    unheard: &watch::Sender<usize>,
+) -> Result<(), OrmError> {
     while let Some(next) = waiting.front() {
         let reply = orm.release(next.clone(), DEADLINE).await?;
         if reply.released {
             tracing::info!(pod = %next.pod_uid, generation = reply.generation, "released");
         }
         waiting.pop_front();
+        heard(unheard);
     }
     Ok(())
 }
@@ -127,8 +163,17 @@ async fn release_all(orm: &Orm, waiting: &mut VecDeque<ReleasePodRequest>) -> Re
 ///
 /// # Errors
 /// [`OrmError`], and then it is still due.
-pub async fn reconcile(orm: &Orm, roster: &Addr<Roster>) -> Result<(), OrmError> {
-    let Ok(runs) = roster.send(Runs { with_stopped: false }).await else { return Ok(()) };
+pub async fn reconcile(orm: &Orm, roster: &Addr<Roster>, kernel: &Kernel) -> Result<(), OrmError> {
+    let Ok(mut claims) = roster.send(ToClaim).await else { return Ok(()) };
+    let ended = match std::mem::take(&mut claims.idle) {
+        idle if idle.is_empty() => BTreeSet::new(),
+        // Where the tree cannot be read, nothing is known to have ended.
+        idle => kernel.ended(idle, LOOK_DEADLINE).await.unwrap_or_default(),
+    };
+    let runs = claims.without(&ended);
+    if !ended.is_empty() {
+        let _ = roster.send(Ended(ended)).await;
+    }
     let request = ReconcileRequest { sandboxes: runs.sandboxes, containers: runs.containers };
     let reply = orm.reconcile(request, DEADLINE).await?;
     if !reply.adopted_pod_uids.is_empty() || !reply.freed_pod_uids.is_empty() {

@@ -6,7 +6,7 @@ use oxalyst_proto::gateway::v1::{ListContainersReply, ListContainersRequest};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use crate::roster::{Listing, Roster};
+use crate::roster::{Listing, Refused, Roster};
 
 /// The gRPC face.
 #[derive(Debug)]
@@ -25,12 +25,14 @@ impl Gateway for Face {
         &self,
         _: Request<ListContainersRequest>,
     ) -> Result<Response<ListContainersReply>, Status> {
-        let containers =
-            self.roster.send(Listing).await.map_err(|_| Status::unavailable("the gateway is stopping"))?;
+        let stopping = |_| Status::unavailable("the gateway is stopping");
+        let containers = self.roster.send(Listing).await.map_err(stopping)?;
+        let refused = self.roster.send(Refused).await.map_err(stopping)?;
         Ok(Response::new(ListContainersReply {
             connected: *self.synchronised.borrow(),
             runtime: self.runtime.borrow().clone(),
             containers,
+            refused,
         }))
     }
 }

@@ -26,9 +26,11 @@ use crate::orm::{Orm, OrmError};
 use crate::pinning::Change;
 use crate::placements::Cpuset;
 use crate::policy;
+use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, CheckStart, Create, Moved, Observed, Phase, PutSandbox, RemoveContainer, RemoveSandbox, Replace,
-    Resynchronise, Roster, Seen, Standing, StopSandbox, ToCheck, Wrote,
+    Applied, CheckStart, Create, Entrance, Moved, Observed, Phase, PutSandbox, RefusedAgain, RefusedBefore,
+    RemoveContainer, RemoveSandbox, Replace, Resynchronise, Roster, Seen, Standing, StopSandbox, ToCheck,
+    Wrote,
 };
 use crate::session::Synchronised;
 use crate::settings::Settings;
@@ -67,6 +69,7 @@ pub struct HooksContext {
 pub struct Hooks {
     context: HooksContext,
     runtime: String,
+    refused_at: Stage,
     synchronised: watch::Sender<Option<Synchronised>>,
 }
 
@@ -75,7 +78,7 @@ pub struct Hooks {
 impl Hooks {
     /// For a session; `synchronised` hears of the end of Synchronize.
     pub fn new(context: HooksContext, synchronised: watch::Sender<Option<Synchronised>>) -> Self {
-        Self { context, runtime: String::new(), synchronised }
+        Self { context, runtime: String::new(), refused_at: Stage::default(), synchronised }
     }
 
     async fn timed<T>(
@@ -92,6 +95,8 @@ impl Hooks {
 
 impl Plugin for Hooks {
     async fn configure(&mut self, request: ConfigureRequest) -> Result<ConfigureResponse, Status> {
+        let refuse_at = self.context.settings.refuse_at;
+        self.refused_at = refuse_at.stage(&request.runtime_name, &request.runtime_version);
         self.runtime = format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned();
         Ok(ConfigureResponse { events: mask_for(&request, &[]) })
     }
@@ -143,7 +148,8 @@ impl Plugin for Hooks {
         let container = container.map(translate::container);
         match (event, container) {
             (Event::RunPodSandbox, _) => {
-                self.timed("RunPodSandbox", context.run_sandbox(translate::sandbox(pod))).await
+                let sandbox = translate::sandbox(pod);
+                self.timed("RunPodSandbox", context.run_sandbox(sandbox, self.refused_at)).await
             }
             (Event::StopPodSandbox, _) => self.timed("StopPodSandbox", context.stop_sandbox(pod)).await,
             (Event::RemovePodSandbox, _) => self.timed("RemovePodSandbox", context.remove_sandbox(pod)).await,
@@ -192,7 +198,8 @@ impl HooksContext {
         let containers: Vec<_> = list.containers.into_iter().map(translate::container).collect();
         let listed = (sandboxes.len(), containers.len());
         self.ask(Replace { sandboxes, containers }).await?;
-        match tokio::time::timeout(RECONCILE_DEADLINE, reconcile(&self.orm, &self.roster)).await {
+        match tokio::time::timeout(RECONCILE_DEADLINE, reconcile(&self.orm, &self.roster, &self.kernel)).await
+        {
             Ok(Ok(())) => {}
             // Due again as soon as the session counts as synchronised; the mender then brings what differs.
             Ok(Err(e)) => tracing::warn!(reason = %e, "synchronised without the orm"),
@@ -214,16 +221,39 @@ impl HooksContext {
         Ok((changes, listed))
     }
 
-    async fn run_sandbox(&self, sandbox: Sandbox) -> Result<(), Status> {
-        let by_policy = match self.orm.admit_pod(sandbox.clone(), self.settings.hook_deadline()).await {
-            Ok(reply) => match refusal(&reply) {
-                Some(refused) if refused.reason != "expired" => return Err(refuse(&sandbox, refused)),
-                Some(_) => self.policy(&sandbox, &OrmError::Late(self.settings.hook_deadline()))?,
-                None => false,
-            },
-            Err(e) => self.policy(&sandbox, &e)?,
+    async fn run_sandbox(&self, sandbox: Sandbox, refused_at: Stage) -> Result<(), Status> {
+        let entrance = match self.admit_sandbox(&sandbox).await {
+            Ok(entrance) => entrance,
+            Err(refused) if refused_at == Stage::Container => Entrance::Refused(refused.message),
+            Err(refused) => return Err(refused),
         };
-        self.ask(PutSandbox { sandbox, by_policy }).await
+        let noted = self.ask(PutSandbox { sandbox, entrance }).await;
+        // Not even a gateway that is stopping may refuse a sandbox of a runtime that is harmed by it.
+        if refused_at == Stage::Container { Ok(()) } else { noted }
+    }
+
+    async fn admit_sandbox(&self, sandbox: &Sandbox) -> Result<Entrance, Status> {
+        let deadline = self.releases_first().await;
+        let fault = match self.orm.admit_pod(sandbox.clone(), deadline).await {
+            Ok(reply) => match refusal(&reply) {
+                Some(refused) if refused.reason != "expired" => return Err(refuse(sandbox, refused)),
+                Some(_) => OrmError::Late(deadline),
+                None => return Ok(Entrance::Admitted),
+            },
+            Err(e) => e,
+        };
+        self.policy(sandbox, &fault)?;
+        Ok(Entrance::ByPolicy)
+    }
+
+    /// What was given back must not be missing when the next pod asks for it. A stop is acknowledged before the orm hears of it.
+    /// Gives what is left of the hook's deadline.
+    async fn releases_first(&self) -> Duration {
+        let (since, deadline) = (Instant::now(), self.settings.hook_deadline());
+        if *self.orm.streaming().borrow() {
+            self.duties.all_heard(deadline / 3).await;
+        }
+        deadline.saturating_sub(since.elapsed())
     }
 
     async fn create_container(
@@ -261,10 +291,15 @@ impl HooksContext {
         sandbox: &Sandbox,
         container: &Container,
     ) -> Result<(Option<Cpuset>, bool), Status> {
-        let deadline = self.settings.hook_deadline();
+        let deadline = self.releases_first().await;
         let fault = match self.orm.admit_container(sandbox.clone(), container.clone(), deadline).await {
             Ok(reply) => match refusal(&reply) {
-                Some(refused) if refused.reason != "expired" => return Err(refuse(sandbox, refused)),
+                Some(refused) if refused.reason != "expired" => {
+                    let refused = refuse(sandbox, refused);
+                    let message = refused.message.clone();
+                    self.ask(RefusedAgain { sandbox_id: sandbox.sandbox_id.clone(), message }).await?;
+                    return Err(refused);
+                }
                 Some(_) => OrmError::Late(deadline),
                 None => match self.orm.placements().load().cpuset(&sandbox.pod_uid) {
                     Some(cpuset) => return Ok((Some(cpuset), false)),
@@ -273,12 +308,16 @@ impl HooksContext {
             },
             Err(e) => e,
         };
+        // The orm's last word on the pod was a no: without a new one it stands.
+        if let Some(message) = self.ask(RefusedBefore(sandbox.sandbox_id.clone())).await? {
+            return Err(Status::new(Code::FailedPrecondition, message));
+        }
         self.policy(sandbox, &fault)?;
         Ok((policy::place(&self.orm.placements().load()), true))
     }
 
-    /// The answer without the orm: true if it may start.
-    fn policy(&self, sandbox: &Sandbox, fault: &OrmError) -> Result<bool, Status> {
+    /// The answer without the orm: whether it may start.
+    fn policy(&self, sandbox: &Sandbox, fault: &OrmError) -> Result<(), Status> {
         self.metrics.by_policy(fault.reason());
         if policy::refuses(self.settings.on_deadline, sandbox) {
             let why = format!(
@@ -288,7 +327,7 @@ impl HooksContext {
             return Err(Status::new(Code::Unavailable, why));
         }
         tracing::warn!(pod = %sandbox.name, namespace = %sandbox.namespace, reason = %fault, "answered by policy");
-        Ok(true)
+        Ok(())
     }
 
     /// Our cpuset stands, whoever asks for another; the rest of the request passes.
@@ -324,13 +363,13 @@ impl HooksContext {
 
     async fn stop_sandbox(&self, pod: PodSandbox) -> Result<(), Status> {
         self.ask(StopSandbox(pod.id.clone())).await?;
-        self.duties.release(pod.uid, pod.id);
+        self.duties.release(translate::uid(&pod), pod.id);
         Ok(())
     }
 
     async fn remove_sandbox(&self, pod: PodSandbox) -> Result<(), Status> {
         self.ask(RemoveSandbox(pod.id.clone())).await?;
-        self.duties.release(pod.uid, pod.id);
+        self.duties.release(translate::uid(&pod), pod.id);
         Ok(())
     }
 }

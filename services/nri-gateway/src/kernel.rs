@@ -1,5 +1,6 @@
 //! The kernel's cpuset files, on threads that may block, each look with a deadline.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::pinning::difference;
 use crate::placements::Cpuset;
-use crate::roster::{Check, Seen};
+use crate::roster::{Check, Idle, Seen};
 
 /// Looks at once. A file system that hangs costs this many threads and no more.
 const THREADS: usize = 4;
@@ -79,6 +80,18 @@ impl Kernel {
         self.look(checks, deadline, Correct::Cpus { whole }).await
     }
 
+    /// Those of these sandboxes whose pods' cgroups are not there any more.
+    ///
+    /// # Errors
+    /// [`KernelError`] where nothing could be read.
+    pub async fn ended(&self, idle: Vec<Idle>, deadline: Duration) -> Result<BTreeSet<String>, KernelError> {
+        self.work(deadline, move |hierarchy| {
+            let gone = |idle: &Idle| is_gone(hierarchy, &idle.cgroup_parent);
+            idle.into_iter().filter(gone).map(|idle| idle.sandbox_id).collect()
+        })
+        .await
+    }
+
     async fn look(
         &self,
         checks: Vec<Check>,
@@ -88,19 +101,30 @@ impl Kernel {
         if checks.is_empty() {
             return Ok(Look::default());
         }
+        self.work(deadline, move |hierarchy| {
+            checks.iter().fold(Look::default(), |look, check| look.with(hierarchy, check, &correct))
+        })
+        .await
+    }
+
+    /// Does this on a thread that may block.
+    async fn work<T: Send + 'static>(
+        &self,
+        deadline: Duration,
+        work: impl FnOnce(&Hierarchy) -> T + Send + 'static,
+    ) -> Result<T, KernelError> {
         let late = || KernelError::Late { root: self.host_root.clone(), after: deadline };
         let this = self.clone();
-        let work = async move {
+        let done = async move {
             let permit = this.threads.clone().acquire_owned().await.ok();
             tokio::task::spawn_blocking(move || {
                 let _permit = permit;
-                let hierarchy = this.hierarchy()?;
-                Ok(checks.iter().fold(Look::default(), |look, check| look.with(&hierarchy, check, &correct)))
+                Ok(work(&*this.hierarchy()?))
             })
             .await
         };
-        match tokio::time::timeout(deadline, work).await {
-            Ok(Ok(look)) => look,
+        match tokio::time::timeout(deadline, done).await {
+            Ok(Ok(outcome)) => outcome,
             _ => Err(late()),
         }
     }
@@ -117,6 +141,15 @@ impl Kernel {
         *known = Some(found.clone());
         Ok(found)
     }
+}
+
+/// Whether a cgroup is known not to be there: in none of the trees that every runtime uses.
+fn is_gone(hierarchy: &Hierarchy, cgroup_parent: &str) -> bool {
+    let (Ok((path, _driver)), Ok(root)) = (CgroupPath::of_parent(cgroup_parent), hierarchy.any_mount())
+    else {
+        return false;
+    };
+    path.under(root).try_exists().is_ok_and(|exists| !exists)
 }
 
 enum Correct {
@@ -218,6 +251,22 @@ mod tests {
         let look = kernel.read(checks, DEADLINE).await.unwrap();
         assert!(look.wrote.is_empty());
         assert_eq!(look.seen[1].1, Seen::Gone);
+    }
+
+    #[tokio::test]
+    async fn a_pod_has_ended_when_its_cgroup_is_gone() {
+        for (layout, there, gone) in [
+            (Layout::V1, "/kubepods/pod1", "/kubepods/pod2"),
+            (Layout::V2, "kubepods-pod1.slice", "kubepods-pod2.slice"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let fixture = Fixture::create(dir.path(), layout).unwrap();
+            fixture.cgroup(&CgroupPath::of_parent(there).unwrap().0).unwrap();
+            let idle = [there, gone, "-bad-.slice"]
+                .map(|parent| Idle { sandbox_id: parent.into(), cgroup_parent: parent.into() });
+            let ended = Kernel::new(dir.path().into()).ended(idle.into(), DEADLINE).await.unwrap();
+            assert_eq!(ended.into_iter().collect::<Vec<_>>(), [gone], "{layout:?}");
+        }
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 //! Rooms: [`session`] (connects for ever), [`hooks`] (answers the runtime's calls), [`roster`] (owns what runs and what was
 //! applied), [`orm`] (asks for decisions, follows them), [`mender`] (makes what runs agree with them), [`kernel`] (the cpuset
 //! files), [`duties`] (releases and reconciliations), [`meta_link`] (tells the meta-server). Pure: [`placements`], [`pinning`],
-//! [`policy`], [`translate`].
+//! [`policy`], [`refuse_at`], [`translate`].
 
 pub mod duties;
 pub mod face;
@@ -16,6 +16,7 @@ pub mod orm;
 pub mod pinning;
 pub mod placements;
 pub mod policy;
+pub mod refuse_at;
 pub mod roster;
 pub mod session;
 pub mod settings;
@@ -85,6 +86,7 @@ fn start(settings: Settings, mesh: &Mesh) -> Routes {
         duties_outlet,
         orm.clone(),
         roster.clone(),
+        kernel.clone(),
         is_synchronised.clone(),
         metrics.clone(),
     ));

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
-use crate::roster::{Roster, Runs};
+use crate::roster::{Holds, Roster};
 
 /// Changes that may wait for the meta-server.
 const WAITING: usize = 1024;
@@ -105,7 +105,7 @@ async fn stream(outlet: &mut FeedOutlet, roster: &Addr<Roster>, client: &mut Met
     // Whatever waits is older than the list that is asked for now.
     while outlet.events.try_recv().is_ok() {}
     outlet.stale.flag.store(false, Ordering::Release);
-    let Ok(snapshot) = roster.send(Runs { with_stopped: true }).await else { return Ended::Closing };
+    let Ok(snapshot) = roster.send(Holds).await else { return Ended::Closing };
     let (tell, told) = mpsc::channel(WAITING);
     // The channel is new and holds more than one.
     let _ = tell.try_send(RuntimeEvent { event: Some(Event::Snapshot(snapshot)) });

@@ -78,17 +78,34 @@ impl Placements {
         Self { epoch: self.epoch + 1, ..self.clone() }
     }
 
+    /// Whether an event of the stream says nothing new: our own call's answer came first, nearly always. The same generation may
+    /// say other things, when the machine changed and the ledger did not: the words are compared.
+    pub fn knows(&self, event: &PlacementEvent) -> bool {
+        let at = (self.epoch, event.generation);
+        let known = |uid: &str, said: Option<&PodPlacement>| {
+            let known = self.pods.get(uid);
+            known.is_some_and(|k| k.at > at || (k.at == at && k.placement.as_deref() == said))
+        };
+        !event.snapshot
+            && (self.pools_at > at || (self.pools_at == at && *self.pools == event.pools))
+            && event.placed.iter().all(|pod| known(&pod.pod_uid, Some(pod)))
+            && event.removed_pod_uids.iter().all(|uid| known(uid, None))
+    }
+
     /// With an event of the stream.
     #[must_use]
     pub fn with_event(&self, event: PlacementEvent) -> Self {
         if event.snapshot {
             return self.with_everything(event.generation, event.placed, event.pools);
         }
+        let removes = !event.removed_pod_uids.is_empty();
         let mut next = self.with_some(event.generation, event.placed, event.pools);
         for uid in event.removed_pod_uids {
             next.put(&uid, event.generation, None);
         }
-        next.forget_some();
+        if removes {
+            next.forget_some();
+        }
         next
     }
 
@@ -201,6 +218,23 @@ mod tests {
             .with_event(event(2, vec![placed("a", "0-2"), placed("b", "5")], &[]));
         assert_eq!(cpus(&p, "a").as_deref(), Some("0-1"));
         assert_eq!(cpus(&p, "b").as_deref(), Some("5"));
+    }
+
+    #[test]
+    fn an_event_that_the_answer_told_already_is_known_and_no_other_is() {
+        let pools = vec![Pool { name: "share".into(), ..Default::default() }];
+        let told = AdmitReply { pools: pools.clone(), ..reply(3, placed("a", "1")) };
+        let p = Placements::default().with_event(snapshot(2, vec![])).with_reply(&told);
+        let same = PlacementEvent { pools, ..event(3, vec![placed("a", "1")], &[]) };
+        assert!(p.knows(&same));
+        assert!(!p.knows(&PlacementEvent { generation: 4, ..same.clone() }), "newer");
+        assert!(!p.knows(&PlacementEvent { removed_pod_uids: vec!["a".into()], ..same.clone() }));
+        assert!(!p.knows(&PlacementEvent { placed: vec![placed("b", "2")], ..same.clone() }), "more");
+        let offline = PlacementEvent { placed: vec![placed("a", "0")], ..same.clone() };
+        assert!(!p.knows(&offline), "the same generation on another machine");
+        assert!(!p.knows(&PlacementEvent { pools: vec![], ..same.clone() }));
+        assert!(!p.knows(&PlacementEvent { snapshot: true, ..same.clone() }));
+        assert!(!p.after_loss().knows(&same), "another epoch");
     }
 
     #[test]

@@ -1,24 +1,30 @@
 //! The one owner of what the runtime runs, what was applied to it and what the kernel said of it.
 
 mod actor;
+mod claims;
 mod entry;
+mod lodging;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use oxalyst_proto::gateway::v1::AppliedContainer;
+use oxalyst_proto::gateway::v1::{AppliedContainer, RefusedPod};
 use oxalyst_proto::meta::v1::{RuntimeSnapshot, runtime_event::Event};
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use oxalyst_topology::CpuSet;
 
 pub use actor::{
-    Applied, CheckStart, Create, Listing, Moved, Observed, PutSandbox, RemoveContainer, RemoveSandbox,
-    Replace, Resynchronise, Runs, Standing, StopSandbox, ToCheck, Wrote,
+    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, PutSandbox, Refused, RefusedAgain,
+    RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Resynchronise, Standing, StopSandbox, ToCheck,
+    ToClaim, Wrote,
 };
+pub use claims::{Claims, Idle};
 use entry::Entry;
 pub use entry::{Phase, Seen};
+pub use lodging::Entrance;
+use lodging::Lodging;
 
 use crate::meta_link::Feed;
 use crate::metrics::Metrics;
@@ -58,16 +64,6 @@ pub struct Roster {
     metrics: Metrics,
 }
 
-/// A sandbox.
-#[derive(Debug)]
-struct Lodging {
-    sandbox: Sandbox,
-    /// It was told to stop: its pod must not be taken in again by a reconciliation.
-    stopped: bool,
-    /// It was let through without the orm.
-    by_policy: bool,
-}
-
 // === impl Roster ===
 
 impl Roster {
@@ -81,9 +77,8 @@ impl Roster {
         let mut known = std::mem::take(&mut self.sandboxes);
         for sandbox in sandboxes {
             let before = known.remove(&sandbox.sandbox_id);
-            let (stopped, by_policy) = before.map_or((false, false), |b| (b.stopped, b.by_policy));
             let id = sandbox.sandbox_id.clone();
-            self.sandboxes.insert(id, Lodging { sandbox, stopped, by_policy });
+            self.sandboxes.insert(id, Lodging::listed(sandbox, before));
         }
         let mut known = std::mem::take(&mut self.containers);
         for container in containers {
@@ -95,10 +90,24 @@ impl Roster {
         self.feed.resnapshot();
     }
 
-    fn put_sandbox(&mut self, sandbox: Sandbox, by_policy: bool) {
+    fn put_sandbox(&mut self, sandbox: Sandbox, entrance: Entrance) {
         self.feed.tell(Event::Sandbox(sandbox.clone()));
-        let lodging = Lodging { by_policy, stopped: false, sandbox };
+        let lodging = Lodging { entrance, stopped: false, listed: false, sandbox };
         self.sandboxes.insert(lodging.sandbox.sandbox_id.clone(), lodging);
+    }
+
+    fn refused_before(&self, id: &str) -> Option<String> {
+        Some(self.sandboxes.get(id)?.refusal()?.to_owned())
+    }
+
+    fn refused_again(&mut self, id: &str, message: String) {
+        if let Some(lodging) = self.sandboxes.get_mut(id).filter(|l| l.refusal().is_some()) {
+            lodging.entrance = Entrance::Refused(message);
+        }
+    }
+
+    fn refused(&self) -> Vec<RefusedPod> {
+        self.sandboxes.values().filter_map(Lodging::refused).collect()
     }
 
     fn stop_sandbox(&mut self, id: &str) {
@@ -139,6 +148,9 @@ impl Roster {
             self.metrics.unpinned_starts.inc();
         }
         self.feed.tell(Event::Container(container.clone()));
+        if let Some(lodging) = self.sandboxes.get_mut(&container.sandbox_id) {
+            lodging.got_container(policy);
+        }
         let id = container.container_id.clone();
         self.containers.insert(id.clone(), Entry::created(container, uid, cpuset, policy));
         let placements = self.placements.load();
@@ -289,9 +301,8 @@ impl Roster {
         }
     }
 
-    /// Everything that runs. Sandboxes that were told to stop are left out where the allocator asks.
-    fn snapshot(&self, with_stopped: bool) -> RuntimeSnapshot {
-        let takes = |id: &str| with_stopped || self.sandboxes.get(id).is_none_or(|l| !l.stopped);
+    /// What the runtime holds, as far as it is in sandboxes that `takes` takes.
+    fn snapshot(&self, takes: impl Fn(&str) -> bool) -> RuntimeSnapshot {
         RuntimeSnapshot {
             sandboxes: self
                 .sandboxes
@@ -314,7 +325,7 @@ impl Roster {
             .values()
             .map(|entry| {
                 let lodging = self.sandboxes.get(&entry.container.sandbox_id);
-                let by_policy = lodging.is_some_and(|l| l.by_policy);
+                let by_policy = lodging.is_some_and(|l| l.entrance == Entrance::ByPolicy);
                 entry.listing(&placements, lodging.map(|l| &l.sandbox), by_policy)
             })
             .collect()

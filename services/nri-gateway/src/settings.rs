@@ -6,6 +6,8 @@ use std::time::Duration;
 use oxalyst_settings::{Common, HasCommon};
 use serde::{Deserialize, Serialize};
 
+use crate::refuse_at::RefuseAt;
+
 /// Every key, with its default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -22,6 +24,8 @@ pub struct Settings {
     pub hook_deadline_ms: u64,
     /// What a hook answers when the orm does not in time.
     pub on_deadline: OnDeadline,
+    /// In which call a pod is refused.
+    pub refuse_at: RefuseAt,
     /// Between two comparisons of everything that runs with what was decided, milliseconds, at least 100.
     pub reconcile_period_ms: u64,
 }
@@ -70,6 +74,7 @@ impl Default for Settings {
             plugin_index: "90".to_owned(),
             hook_deadline_ms: 300,
             on_deadline: OnDeadline::Open,
+            refuse_at: RefuseAt::Auto,
             reconcile_period_ms: 5_000,
         }
     }

@@ -5,12 +5,18 @@ use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
 
 use crate::placements::Cpuset;
 
+/// The pod's uid; of a pod whose client told none, its sandbox's id, which is as unique.
+pub fn uid(pod: &api::PodSandbox) -> String {
+    if pod.uid.is_empty() { pod.id.clone() } else { pod.uid.clone() }
+}
+
 /// A sandbox as the mesh tells it. Its resources are the pod's totals, which only a kubelet (or a client that imitates one) tells.
 pub fn sandbox(pod: api::PodSandbox) -> Sandbox {
+    let pod_uid = uid(&pod);
     let linux = pod.linux.unwrap_or_default();
     Sandbox {
         sandbox_id: pod.id,
-        pod_uid: pod.uid,
+        pod_uid,
         namespace: pod.namespace,
         name: pod.name,
         labels: pod.labels.into_iter().collect(),
@@ -103,6 +109,13 @@ mod tests {
         let linux = Some(api::LinuxPodSandbox { pod_resources, ..Default::default() });
         let told = sandbox(api::PodSandbox { linux, ..Default::default() }).resources.unwrap();
         assert_eq!((told.cpu_shares, told.cpu_quota_us, told.cpuset_cpus), (Some(0), None, None));
+    }
+
+    #[test]
+    fn a_pod_without_a_uid_goes_by_its_sandbox() {
+        let bare = api::PodSandbox { id: "s".into(), ..Default::default() };
+        assert_eq!(sandbox(bare.clone()).pod_uid, "s");
+        assert_eq!(sandbox(api::PodSandbox { uid: "u".into(), ..bare }).pod_uid, "u");
     }
 
     #[test]

@@ -47,7 +47,9 @@ async fn a_runtime_with_calls_of_their_own_is_served_the_same() {
 
 #[actix::test]
 async fn a_refusal_reaches_the_runtime_with_its_numbers() {
-    let (node, session) = Node::up().await;
+    let mut node = Node::bare();
+    node.version = "v2.2.6";
+    let (node, session) = node.risen().await;
     for uid in ["d1", "d2", "d3"] {
         node.run(&session, &pod(uid, "dedicated_cores"), uid).await.unwrap();
     }
@@ -177,6 +179,35 @@ async fn an_orm_that_went_away_is_answered_for_with_the_last_known_pool() {
 }
 
 #[actix::test]
+async fn what_policy_placed_follows_the_pool_and_stays_marked_while_the_orm_fails_for_it() {
+    let (node, session) = Node::up().await;
+    let unlucky = pod("a", "shared_cores");
+    node.orm.fails_for("a");
+    assert_eq!(adjusted(&node.run(&session, &unlucky, "a1").await.unwrap()), both("0-3"));
+    let dedicated = pod("d", "dedicated_cores");
+    let reply = node.run(&session, &dedicated, "d1").await.unwrap();
+    assert_eq!(reply.update.len(), 1);
+    assert_eq!((node.cgroups.read("a1").as_str(), node.cgroups.read("d1").as_str()), ("0-2", "3"));
+    assert_eq!(node.listed("a1").await.marks, ["answered-by-policy"]);
+    session.tell(Event::RemovePodSandbox, dedicated, None).await.unwrap();
+    node.kernel_says("a1", "0-3").await;
+    assert_eq!(node.listed("a1").await.marks, ["answered-by-policy"]);
+}
+
+#[actix::test]
+async fn pods_without_a_uid_are_told_apart_by_their_sandboxes() {
+    let (node, session) = Node::up().await;
+    for id in ["s-1", "s-2"] {
+        let bare = PodSandbox { id: id.into(), uid: String::new(), ..pod("x", "dedicated_cores") };
+        session.tell(Event::RunPodSandbox, bare, None).await.unwrap();
+    }
+    assert_eq!((node.orm.cpus("s-1").as_deref(), node.orm.cpus("s-2").as_deref()), (Some("3"), Some("2")));
+    let bare = PodSandbox { id: "s-1".into(), uid: String::new(), ..pod("x", "dedicated_cores") };
+    session.tell(Event::StopPodSandbox, bare, None).await.unwrap();
+    until("it is released", async || node.orm.cpus("s-1").is_none().then_some(())).await;
+}
+
+#[actix::test]
 async fn a_stalled_orm_costs_its_deadline_twice_and_then_nothing() {
     let (node, session) = Node::up().await;
     node.orm.stall(true);
@@ -197,6 +228,7 @@ async fn a_stalled_orm_costs_its_deadline_twice_and_then_nothing() {
 #[actix::test]
 async fn closed_refuses_what_is_not_needed_to_start_the_node() {
     let mut node = Node::bare();
+    node.version = "v1.7.28";
     node.start_gateway(OnDeadline::Closed);
     let (session, _) = node.session(vec![], vec![]).await;
     let refused = session.tell(Event::RunPodSandbox, pod("a", "shared_cores"), None).await.unwrap_err();

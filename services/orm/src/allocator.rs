@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix::{Addr, Message};
@@ -23,18 +24,18 @@ use crate::{clock, wire};
 /// No answer of the actor takes longer, unless the disk hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The face.
-#[derive(Debug, Clone)]
+/// The face. Until the allocator is there, callers are told that it is not available.
+#[derive(Debug, Clone, Default)]
 pub struct Face {
-    allocations: Addr<Allocations>,
+    allocations: Arc<OnceLock<Addr<Allocations>>>,
 }
 
 // === impl Face ===
 
 impl Face {
-    /// A face of this actor.
-    pub fn new(allocations: Addr<Allocations>) -> Self {
-        Self { allocations }
+    /// From now on this actor answers; the first one that is named stays.
+    pub fn show(&self, allocations: Addr<Allocations>) {
+        let _ = self.allocations.set(allocations);
     }
 
     async fn ask<M>(&self, message: M) -> Result<M::Result, Status>
@@ -43,7 +44,12 @@ impl Face {
         M::Result: Send,
         Allocations: actix::Handler<M>,
     {
-        match self.allocations.send(message).timeout(PATIENCE).await {
+        let Some(allocations) = self.allocations.get() else {
+            return Err(Status::unavailable(
+                "the allocator waits for its ledger: /readyz?verbose says what for",
+            ));
+        };
+        match allocations.send(message).timeout(PATIENCE).await {
             Ok(answer) => Ok(answer),
             Err(actix::MailboxError::Timeout) => Err(Status::deadline_exceeded(
                 "the allocator waits for its disk: look at the ledger's folder",
@@ -80,7 +86,8 @@ impl Allocator for Face {
         request: Request<ReleasePodRequest>,
     ) -> Result<Response<ReleasePodReply>, Status> {
         let ReleasePodRequest { pod_uid, sandbox_id } = request.into_inner();
-        self.ask(Release { uid: pod_uid, sandbox_id }).await.map(Response::new)
+        let uid = if pod_uid.is_empty() { sandbox_id.clone() } else { pod_uid };
+        self.ask(Release { uid, sandbox_id }).await.map(Response::new)
     }
 
     async fn reconcile(
@@ -94,11 +101,12 @@ impl Allocator for Face {
         }
         let now = clock::unix_ms();
         let running = sandboxes
-            .iter()
-            .filter(|sandbox| !sandbox.pod_uid.is_empty())
+            .into_iter()
+            .filter(|sandbox| !sandbox.sandbox_id.is_empty())
+            .map(with_uid)
             .map(|sandbox| {
                 let own = by_sandbox.get(sandbox.sandbox_id.as_str()).map_or(&[][..], Vec::as_slice);
-                wire::running(sandbox, own, now)
+                wire::running(&sandbox, own, now)
             })
             .collect();
         self.ask(Reconcile { running }).await.map(Response::new)
@@ -130,10 +138,18 @@ impl Allocator for Face {
 
 fn named(sandbox: Option<Sandbox>) -> Result<Sandbox, Status> {
     let sandbox = sandbox.ok_or_else(|| Status::invalid_argument("sandbox is missing"))?;
-    if sandbox.pod_uid.is_empty() || sandbox.sandbox_id.is_empty() {
-        return Err(Status::invalid_argument("the sandbox has no id or no pod uid"));
+    if sandbox.sandbox_id.is_empty() {
+        return Err(Status::invalid_argument("the sandbox has no id"));
     }
-    Ok(sandbox)
+    Ok(with_uid(sandbox))
+}
+
+/// A pod whose client told no uid goes by its sandbox's id.
+fn with_uid(mut sandbox: Sandbox) -> Sandbox {
+    if sandbox.pod_uid.is_empty() {
+        sandbox.pod_uid.clone_from(&sandbox.sandbox_id);
+    }
+    sandbox
 }
 
 /// Ends the stream after its first error, which is the last thing the watcher hears.

@@ -5,10 +5,13 @@
 pub mod allocations;
 pub mod allocator;
 pub mod clock;
+pub mod katalyst;
 pub mod metrics;
 pub mod plan;
+pub mod pods;
 pub mod policy;
 pub mod record;
 pub mod settings;
+pub mod start;
 pub mod topology_manager;
 pub mod wire;

@@ -1,11 +1,13 @@
 //! The allocator of a node: decides which CPUs and NUMA memory each pod gets, and remembers it.
 
+use std::pin::pin;
 use std::process::ExitCode;
 
 use actix::{Actor as _, Arbiter};
 use orm::allocations::Allocations;
 use orm::allocator::Face;
 use orm::settings::Settings;
+use orm::start;
 use oxalyst_proto::orm::v1::allocator_server::AllocatorServer;
 use tonic::service::Routes;
 
@@ -13,12 +15,25 @@ fn main() -> ExitCode {
     oxalyst_mesh::run("orm", env!("CARGO_PKG_VERSION"), |settings: Settings, mesh| async move {
         settings.check()?;
         let bound = mesh.bind()?;
-        let allocations = Allocations::open(&settings, &mesh)?;
-        let thread = Arbiter::new();
-        let address = Allocations::start_in_arbiter(&thread.handle(), |_| allocations);
+        let face = Face::default();
         let server =
-            AllocatorServer::new(Face::new(address)).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
-        bound.serve(Routes::new(server)).await?;
+            AllocatorServer::new(face.clone()).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
+        // What keeps it from starting for good ends it before it has served anybody.
+        let opened = match start::open(&settings, &mesh).await {
+            Err(e) if !e.can_pass() => return Err(e.into()),
+            opened => opened,
+        };
+        let mut serving = pin!(bound.serve(Routes::new(server)));
+        let allocations = match opened {
+            Ok(allocations) => allocations,
+            Err(e) => tokio::select! {
+                stopped = &mut serving => return Ok(stopped?),
+                opened = start::keep_opening(e, &settings, &mesh) => opened?,
+            },
+        };
+        let thread = Arbiter::new();
+        face.show(Allocations::start_in_arbiter(&thread.handle(), |_| allocations));
+        serving.await?;
         thread.stop();
         // Waits for the commit under way, then closes the ledger.
         thread.join().map_err(|_| "the allocator's thread panicked")?;

@@ -12,6 +12,8 @@ use crate::plan::{Placement, PodChange, PodEntry, PoolName, UnknownWord};
 /// Key of the machine's record.
 pub const MACHINE_KEY: &str = "machine";
 const POD_PREFIX: &str = "pod/";
+/// Written while the disk fails, read by nobody.
+const PROBE_KEY: &str = "storage-probe";
 /// What stands for [`Placement::NodeAgent`] where a pool's name stands otherwise. No pool may bear it.
 const NODE_AGENT: &str = "node-agent";
 
@@ -46,6 +48,11 @@ pub fn change(change: &PodChange) -> Change {
         PodChange::Put(entry) => Change::Put(format!("{POD_PREFIX}{}", entry.uid), encode(entry)),
         PodChange::Remove(uid) => Change::Delete(format!("{POD_PREFIX}{uid}")),
     }
+}
+
+/// A change that is none of the state's: that it can be written is all that it tells.
+pub fn storage_probe(unix_ms: i64) -> Change {
+    Change::Put(PROBE_KEY.to_owned(), unix_ms.to_le_bytes().to_vec())
 }
 
 /// The change that remembers this machine.

@@ -20,6 +20,8 @@ pub struct Settings {
     pub absent_grace_s: u64,
     /// Seconds between looks at which CPUs are online and which pods have been absent for too long. 1 to 60.
     pub watch_period_s: u64,
+    /// Folder of Katalyst's state files, which are taken over into a ledger that is new; `None`: nothing is taken over.
+    pub import_katalyst_dir: Option<PathBuf>,
 }
 
 /// A setting out of its range.
@@ -41,6 +43,7 @@ impl Default for Settings {
             reserved_cpus: String::new(),
             absent_grace_s: 30,
             watch_period_s: 5,
+            import_katalyst_dir: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use oxalyst_proto::orm::v1 as orm;
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
+use oxalyst_qos::{QosLevel, qos_level};
 use oxalyst_topology::{CpuSet, Machine};
 use oxalyst_units::MilliCpu;
 
@@ -42,9 +43,14 @@ pub fn container_request(sandbox: &Sandbox, container: &Container, now_unix_ms: 
     }
 }
 
-/// A pod that runs already, and the CPUs to which all of its running containers are confined, if they are.
+/// A pod that runs already, and the CPUs to which all of its running containers are confined, if they are. A dedicated pod
+/// without a live container asks for nothing yet: exclusive CPUs are given to what runs, or to what is admitted.
 pub fn running(sandbox: &Sandbox, containers: &[&Container], now_unix_ms: i64) -> Running {
     let whole = sandbox_request(sandbox, now_unix_ms);
+    if containers.iter().all(|c| c.state() == ContainerState::Stopped) && is_dedicated(&whole) {
+        let request = Request { request: None, request_source: RequestSource::None, ..whole };
+        return Running { request, cpus: None };
+    }
     let request =
         match containers.iter().filter_map(|c| asked(c.resources.as_ref())).map(|milli| milli.0).sum() {
             0 if containers.is_empty() => whole,
@@ -141,6 +147,10 @@ pub fn topology(machine: &Machine) -> orm::Topology {
         online: machine.online().to_string(),
         isolated: machine.isolated().to_string(),
     }
+}
+
+fn is_dedicated(request: &Request) -> bool {
+    matches!(qos_level(&request.annotations), Ok(Some(QosLevel::Dedicated)))
 }
 
 fn count(n: usize) -> u32 {

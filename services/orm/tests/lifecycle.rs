@@ -6,8 +6,8 @@
 mod support;
 
 use orm::plan::{
-    DecidedBy, Flag, PodChange, PoolName, Reason, Request, RequestSource, Running, Stage, adopt, release,
-    replan,
+    DecidedBy, Flag, PodChange, PoolName, Reason, Request, RequestSource, Running, Stage, adopt, promote,
+    release, replan,
 };
 use oxalyst_units::MilliCpu;
 use support::*;
@@ -145,6 +145,21 @@ fn a_pod_that_runs_is_taken_in_where_it_runs() {
 }
 
 #[test]
+fn many_taken_in_at_once_say_whom_they_move_as_one() {
+    let mut node = Node::new(two_cpus());
+    node.admit(&shared("before"));
+    let mut many: Vec<_> = (0..200).map(|n| running(shared(&format!("s{n:03}")), None)).collect();
+    many.push(running(dedicated("d", 1), Some("1")));
+    let plan = take_in(&mut node, &many);
+    assert_eq!((plan.changes.len(), plan.affected.len()), (201, 202), "with the one that shrinks");
+    assert!(plan.affected.contains("before") && plan.affected.contains("d"));
+    assert_eq!(
+        (node.cpus("before").as_str(), node.cpus("s199").as_str(), node.cpus("d").as_str()),
+        ("0", "0", "1")
+    );
+}
+
+#[test]
 fn without_room_a_dedicated_pod_that_runs_is_shared_and_flagged() {
     let mut node = Node::new(two_cpus());
     take_in(&mut node, &[running(dedicated("d", 2), Some("0-1")), running(shared("s"), None)]);
@@ -275,4 +290,43 @@ fn cpus_reserved_later_stay_with_the_pod_that_has_them() {
     assert_eq!(node.pool(PoolName::Reserve), set("1"));
     node.release("d", "d-1");
     assert_eq!(node.pool(PoolName::Reserve), set("0-1"));
+}
+
+#[test]
+fn a_pod_that_was_taken_in_without_room_gets_its_set_once_there_is_room() {
+    let mut node = Node::new(two_cpus());
+    node.admit(&shared("s"));
+    node.admit(&dedicated("d", 1));
+    take_in(&mut node, &[running(dedicated("late", 1), None)]);
+    assert!(node.placement("late").flags.contains(&Flag::AdoptedWithoutRoom));
+    assert!(promote(&node.state, &node.machine).is_empty(), "there is no room yet");
+
+    node.release("d", "d-1");
+    let plan = promote(&node.state, &node.machine);
+    node.state.apply(&plan);
+    let late = node.placement("late");
+    assert!(late.exclusive && late.flags.is_empty(), "{late:?}");
+    assert_eq!(plan.affected.iter().collect::<Vec<_>>(), ["late", "s"], "the shared pod makes room");
+    assert!(promote(&node.state, &node.machine).is_empty());
+}
+
+#[test]
+fn a_pod_whose_cpus_all_went_offline_gets_a_set_again_when_they_return() {
+    let whole = sixteen_cpus();
+    let mut node = Node::new(whole.clone());
+    node.admit(&shared("s"));
+    node.admit(&dedicated("d", 4));
+    let own = set(&node.cpus("d"));
+    // So few are left that there is no other set for it.
+    node.machine = whole.clone().with_offline(&(whole.online() - &set("15")));
+    let plan = replan(&node.state, &node.machine);
+    node.state.apply(&plan);
+    assert!(!node.placement("d").exclusive && !own.contains(15));
+
+    node.machine = whole;
+    let plan = promote(&node.state, &node.machine);
+    node.state.apply(&plan);
+    let again = node.placement("d");
+    assert_eq!((again.exclusive, again.cpus.len()), (true, 4));
+    assert!(!again.flags.contains(&Flag::CpuOffline));
 }

@@ -1,169 +1,17 @@
 //! The real binary over its socket: decisions, their durability, and starts that cannot succeed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+mod host;
+
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use oxalyst_proto::orm::v1::admit_reply::Outcome;
-use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
-use oxalyst_proto::orm::v1::{
-    AdmitContainerRequest, AdmitPodRequest, AdmitReply, GetStateRequest, GetTopologyRequest, PodPlacement,
-    ReconcileRequest, Refusal, ReleasePodRequest, State, WatchPlacementsRequest,
-};
+use oxalyst_proto::orm::v1::{AdmitPodRequest, GetTopologyRequest, ReconcileRequest, WatchPlacementsRequest};
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
-use tempfile::TempDir;
-use tonic::transport::Channel;
 
-const DEADLINE: Duration = Duration::from_secs(20);
-
-/// A folder with a machine of two CPUs and one node, a run folder and a ledger.
-struct Host {
-    dir: TempDir,
-}
-
-/// The process; killed when dropped.
-struct Orm {
-    child: Child,
-    client: AllocatorClient<Channel>,
-}
-
-impl Host {
-    fn new() -> Self {
-        let host = Self { dir: tempfile::tempdir().unwrap() };
-        for cpu in 0..2 {
-            host.write(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"), "0\n");
-            host.write(
-                &format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"),
-                &format!("{cpu}\n"),
-            );
-            host.write(
-                &format!("sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list"),
-                &format!("{cpu}\n"),
-            );
-        }
-        host.write("sys/devices/system/cpu/online", "0-1\n");
-        host.write("sys/devices/system/cpu/present", "0-1\n");
-        host.write("sys/devices/system/node/online", "0\n");
-        host.write("sys/devices/system/node/has_memory", "0\n");
-        host.write("sys/devices/system/node/node0/cpulist", "0-1\n");
-        host.write("sys/devices/system/node/node0/distance", "10\n");
-        host.write("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       16777216 kB\n");
-        host
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.dir.path().join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    }
-
-    fn command(&self, run: &str, more: &[&str]) -> Command {
-        let at = |name: &str| self.dir.path().join(name).display().to_string();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_orm"));
-        command
-            .args(["--set", &format!("common.run_dir={}", at(run))])
-            .args(["--set", &format!("common.host_root={}", self.dir.path().display())])
-            .args(["--set", &format!("ledger_dir={}", at("ledger"))])
-            .args(["--set", "watch_period_s=1", "--set", "absent_grace_s=1"])
-            .args(more)
-            .stderr(Stdio::piped());
-        command
-    }
-
-    async fn start(&self, more: &[&str]) -> Orm {
-        let child = self.command("run", more).stderr(Stdio::inherit()).spawn().unwrap();
-        let mut client = AllocatorClient::new(oxalyst_mesh::connect(&self.dir.path().join("run"), "orm"));
-        let end = Instant::now() + DEADLINE;
-        while client.get_state(GetStateRequest {}).await.is_err() {
-            assert!(Instant::now() < end, "orm did not answer in time");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        Orm { child, client }
-    }
-
-    /// Runs it where it cannot start, and gives what it said.
-    async fn fails(&self, run: &str, more: &[&str]) -> Output {
-        let mut child = self.command(run, more).spawn().unwrap();
-        let end = Instant::now() + DEADLINE;
-        while child.try_wait().unwrap().is_none() {
-            if Instant::now() > end {
-                child.kill().unwrap();
-                panic!("orm was expected to end by itself");
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        child.wait_with_output().unwrap()
-    }
-}
-
-impl Drop for Orm {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Orm {
-    async fn admit(&mut self, sandbox: &Sandbox) -> AdmitReply {
-        let request = AdmitPodRequest { sandbox: Some(sandbox.clone()), ..AdmitPodRequest::default() };
-        self.client.admit_pod(request).await.unwrap().into_inner()
-    }
-
-    async fn admit_container(&mut self, sandbox: &Sandbox, shares: u64) -> AdmitReply {
-        let container = Container { resources: told(shares), ..Container::default() };
-        let request = AdmitContainerRequest {
-            sandbox: Some(sandbox.clone()),
-            container: Some(container),
-            ..AdmitContainerRequest::default()
-        };
-        self.client.admit_container(request).await.unwrap().into_inner()
-    }
-
-    async fn release(&mut self, uid: &str, sandbox_id: &str) -> bool {
-        let request = ReleasePodRequest { pod_uid: uid.into(), sandbox_id: sandbox_id.into() };
-        self.client.release_pod(request).await.unwrap().into_inner().released
-    }
-
-    async fn state(&mut self) -> State {
-        self.client.get_state(GetStateRequest {}).await.unwrap().into_inner()
-    }
-
-    async fn cpus(&mut self) -> BTreeMap<String, String> {
-        self.state().await.pods.into_iter().map(|pod| (pod.pod_uid, pod.cpus)).collect()
-    }
-}
-
-fn told(shares: u64) -> Option<Resources> {
-    Some(Resources { cpu_shares: Some(shares), ..Resources::default() })
-}
-
-fn sandbox(uid: &str, level: &str, shares: Option<u64>) -> Sandbox {
-    Sandbox {
-        sandbox_id: format!("{uid}-1"),
-        pod_uid: uid.into(),
-        namespace: "default".into(),
-        name: uid.into(),
-        annotations: [("katalyst.kubewharf.io/qos_level".to_owned(), level.to_owned())].into(),
-        resources: shares.and_then(told),
-        ..Sandbox::default()
-    }
-}
-
-fn placed(reply: &AdmitReply) -> &PodPlacement {
-    match &reply.outcome {
-        Some(Outcome::Placed(placed)) => placed,
-        other => panic!("expected a placement, got {other:?}"),
-    }
-}
-
-fn refused(reply: &AdmitReply) -> &Refusal {
-    match &reply.outcome {
-        Some(Outcome::Refused(refusal)) => refusal,
-        other => panic!("expected a refusal, got {other:?}"),
-    }
-}
+use host::{DEADLINE, Host, Orm, placed, refused, sandbox, told};
 
 #[tokio::test]
 async fn an_exclusive_set_is_carved_out_of_the_shared_pool_and_given_back() {
@@ -300,6 +148,41 @@ async fn the_runtimes_list_brings_in_what_runs_and_frees_what_is_gone() {
 }
 
 #[tokio::test]
+async fn a_listed_dedicated_pod_in_which_nothing_runs_gets_no_exclusive_set() {
+    let host = Host::new();
+    let mut orm = host.start(&[]).await;
+    orm.admit(&sandbox("known", "dedicated_cores", Some(1024))).await;
+    let mut ended = Container { sandbox_id: "ended-1".into(), resources: told(512), ..Container::default() };
+    ended.set_state(ContainerState::Stopped);
+    let list = |containers| ReconcileRequest {
+        sandboxes: ["known", "bare", "ended"].map(|uid| sandbox(uid, "dedicated_cores", Some(512))).into(),
+        containers,
+    };
+    let reply = orm.client.reconcile(list(vec![ended.clone()])).await.unwrap().into_inner();
+    assert_eq!(reply.adopted_pod_uids, Vec::<String>::new());
+    let exclusive = orm.state().await.pods.into_iter().filter(|pod| pod.exclusive).map(|pod| pod.pod_uid);
+    assert_eq!(exclusive.collect::<Vec<_>>(), ["known"]);
+
+    ended.set_state(ContainerState::Created);
+    let reply = orm.client.reconcile(list(vec![ended])).await.unwrap().into_inner();
+    assert_eq!(reply.adopted_pod_uids, ["ended"]);
+}
+
+#[tokio::test]
+async fn a_pod_without_a_uid_goes_by_its_sandbox() {
+    let host = Host::new();
+    let mut orm = host.start(&[]).await;
+    let bare = Sandbox { pod_uid: String::new(), ..sandbox("d", "dedicated_cores", Some(1024)) };
+    assert_eq!(placed(&orm.admit(&bare).await).pod_uid, "d-1");
+    let listed =
+        ["d", "s"].map(|uid| Sandbox { pod_uid: String::new(), ..sandbox(uid, "shared_cores", None) });
+    let list = ReconcileRequest { sandboxes: listed.into(), containers: vec![] };
+    let reply = orm.client.reconcile(list).await.unwrap().into_inner();
+    assert_eq!(reply.adopted_pod_uids, ["s-1"], "the other is known");
+    assert!(orm.release("", "d-1").await);
+}
+
+#[tokio::test]
 async fn a_cpu_that_goes_offline_leaves_the_pool() {
     let host = Host::new();
     let mut orm = host.start(&[]).await;
@@ -341,4 +224,77 @@ async fn a_start_that_cannot_succeed_says_why_on_one_line_and_ends_with_2() {
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()
+}
+
+/// Starts it as a child of a shell that lets writes past a file-size limit fail instead of ending the process.
+async fn start_limitable(host: &Host) -> Orm {
+    let command = host.command("run", &[]);
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+        .arg(command.get_program())
+        .args(command.get_args());
+    let mut orm = host.attach(shell.spawn().unwrap());
+    until_ready(&mut orm).await;
+    orm
+}
+
+/// Whether it is ready, and what it waits for.
+async fn readiness(orm: &mut Orm) -> (bool, Vec<String>) {
+    match orm.status().await {
+        Ok(s) => (s.ready, s.pending.into_iter().map(|p| format!("{}: {}", p.name, p.detail)).collect()),
+        Err(e) => (false, vec![e.to_string()]),
+    }
+}
+
+async fn until_ready(orm: &mut Orm) {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let (ready, waits) = readiness(orm).await;
+        if ready {
+            return;
+        }
+        assert!(Instant::now() < end, "orm did not become ready in time: {waits:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// How long a file that it writes may become: with "0" its disk fails.
+fn limit_files(orm: &Orm, limit: &str) {
+    let (pid, limit) = (orm.child.id().to_string(), format!("--fsize={limit}:"));
+    assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_is_seen_in_readiness_until_it_works_again() {
+    let host = Host::new();
+    let mut orm = start_limitable(&host).await;
+    limit_files(&orm, "0");
+    let reply = orm.admit(&sandbox("d", "dedicated_cores", Some(1024))).await;
+    assert_eq!(refused(&reply).reason, "storage");
+    assert!(!placed(&orm.admit(&sandbox("a", "shared_cores", Some(512))).await).exclusive);
+    let (ready, waits) = readiness(&mut orm).await;
+    assert!(!ready && waits.len() == 1 && waits[0].starts_with("ledger: "), "{waits:?}");
+    limit_files(&orm, "unlimited");
+    until_ready(&mut orm).await;
+    assert_eq!(placed(&orm.admit(&sandbox("d", "dedicated_cores", Some(1024))).await).cpus, "0");
+}
+
+#[tokio::test]
+async fn a_refusal_alone_finds_out_that_the_disk_works_again() {
+    let host = Host::new();
+    let mut orm = start_limitable(&host).await;
+    limit_files(&orm, "0");
+    assert_eq!(refused(&orm.admit(&sandbox("d", "dedicated_cores", Some(1024))).await).reason, "storage");
+    assert!(!readiness(&mut orm).await.0);
+    limit_files(&orm, "unlimited");
+    until_ready(&mut orm).await;
+}
+
+#[tokio::test]
+async fn reserved_cpus_that_the_machine_lacks_are_named_at_the_start() {
+    let host = Host::new();
+    host.write("sys/devices/system/cpu/present", "0-2\n");
+    let mut orm = host.start(&["--set", "reserved_cpus=1-2,7,9"]).await;
+    assert_eq!(orm.status().await.unwrap().facts["reserved.absent"], "7,9");
 }

@@ -14,6 +14,12 @@ mod native;
 mod policy;
 #[path = "vectors/quantity.rs"]
 mod quantity;
+#[path = "vectors/scenario.rs"]
+mod scenario;
+#[path = "vectors/scenario_checks.rs"]
+mod scenario_checks;
+#[path = "vectors/scenario_text.rs"]
+mod scenario_text;
 
 use orm::plan::{End, L3, NotEnoughCpus, Spread, take_by_numa_balance, take_by_topology};
 use orm::topology_manager::{Hint, Merged, Nodes, Policy, Provider, merge};
@@ -129,7 +135,7 @@ fn vectors() {
 
 fn folders() -> Vec<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/vectors");
-    let further = env::var_os("OXALYST_VECTORS").map(PathBuf::from);
+    let further = env::var_os("OXALYST_VECTORS").filter(|folder| !folder.is_empty()).map(PathBuf::from);
     [own].into_iter().chain(further).collect()
 }
 
@@ -150,6 +156,7 @@ fn run(case: &Case, line: &str, machines: &Machines) -> Result<(), String> {
         "hints" => policy::run_hints(&machine()?, line),
         "allocate" => policy::run_allocate(&machine()?, line),
         "native" => native::run(&machine()?, line),
+        "scenario" => scenario::run(line, machines),
         "quantity" => quantity::run(&machine, line),
         family => Err(format!("unknown family {family:?}")),
     }

@@ -46,7 +46,7 @@ pub(crate) enum Command {
     Pods,
     /// The pools, the exclusive CPUs, and what is free.
     Pools,
-    /// The machine: NUMA nodes, and with -o wide every CPU.
+    /// The machine: NUMA nodes, memory, distances; with -o wide also each CPU's core, socket and L3 cache.
     Topology,
     /// Measurements with unit, source, age and quality.
     Metrics(MetricsArgs),

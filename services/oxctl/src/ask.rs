@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use crate::args::{Cli, Command, MetricsAction, MetricsArgs, Output, Scope, Selection};
 use crate::peers::{PeerError, Peers};
-use crate::view::Answer;
 use crate::view::catalogue::{ListView, SourcesView};
 use crate::view::metrics::MetricsView;
 use crate::view::pods::PodsView;
@@ -17,6 +16,7 @@ use crate::view::pools::PoolsView;
 use crate::view::status::StatusView;
 use crate::view::top::{self, TopView};
 use crate::view::topology::TopologyView;
+use crate::view::{Answer, Told};
 
 /// Why nothing could be told.
 #[derive(Debug, thiserror::Error)]
@@ -37,11 +37,11 @@ pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
         Command::Pods => pods(&peers, cli.output).await,
         Command::Pools => {
             let view = PoolsView::new(peers.state().await?);
-            answer(&view, cli.output, |_| view.render(), Vec::new(), true)
+            answer(&view, cli.output, |_| view.render(), Vec::new(), Told::Well)
         }
         Command::Topology => {
             let view = TopologyView::new(peers.topology().await?);
-            answer(&view, cli.output, |wide| view.render(wide), Vec::new(), true)
+            answer(&view, cli.output, |wide| view.render(wide), Vec::new(), Told::Well)
         }
         Command::Metrics(args) => metrics(&peers, args, cli.output).await,
     }
@@ -51,36 +51,38 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
     match &args.action {
         None if args.list => {
             let view = ListView::new(peers.list_metrics().await?);
-            answer(&view, output, |wide| view.render(wide), Vec::new(), true)
+            answer(&view, output, |wide| view.render(wide), Vec::new(), Told::Well)
         }
         None => get(peers, &args.selection, output).await,
         Some(MetricsAction::Get(selection)) => get(peers, selection, output).await,
         Some(MetricsAction::Sources) => {
             let view = SourcesView::new(peers.list_sources().await?);
-            answer(&view, output, |_| view.render(), Vec::new(), view.well())
+            answer(&view, output, |_| view.render(), Vec::new(), Told::well_if(view.well()))
         }
         Some(MetricsAction::Top) => {
             let view = TopView::new(peers.metrics(top::query()).await?);
-            answer(&view, output, |_| view.render(), Vec::new(), true)
+            answer(&view, output, |_| view.render(), Vec::new(), Told::Well)
         }
         Some(MetricsAction::Watch(selection)) => {
             let mut stream = peers.watch_metrics(query(selection)).await?;
             while let Some(reply) = peers.next(&mut stream).await? {
                 let view = MetricsView::new(reply);
-                let text = answer(&view, output, |wide| view.render(wide), Vec::new(), true)?.text;
+                let text = answer(&view, output, |wide| view.render(wide), Vec::new(), Told::Well)?.text;
                 // A reader that has seen enough ends the watch.
                 if std::io::stdout().write_all(text.as_bytes()).is_err() {
                     break;
                 }
             }
-            Ok(Answer { text: String::new(), problems: Vec::new(), well: true })
+            Ok(Answer { text: String::new(), problems: Vec::new(), told: Told::Well })
         }
     }
 }
 
 async fn get(peers: &Peers, selection: &Selection, output: Output) -> Result<Answer, AskError> {
     let view = MetricsView::new(peers.metrics(query(selection)).await?);
-    answer(&view, output, |wide| view.render(wide), Vec::new(), true)
+    let problems = view.without_samples(&selection.ids);
+    let told = Told::well_if(problems.is_empty());
+    answer(&view, output, |wide| view.render(wide), problems, told)
 }
 
 async fn status(peers: &Peers, output: Output) -> Result<Answer, AskError> {
@@ -90,7 +92,7 @@ async fn status(peers: &Peers, output: Output) -> Result<Answer, AskError> {
         tokio::join!(peers.status(a), peers.status(b), peers.status(c), peers.status(d), peers.status(e));
     let replies = vec![(a, replies.0), (b, replies.1), (c, replies.2), (d, replies.3), (e, replies.4)];
     let view = StatusView::new(replies, now_unix_ms());
-    answer(&view, output, |_| view.render(), Vec::new(), view.ready)
+    answer(&view, output, |_| view.render(), Vec::new(), view.told())
 }
 
 async fn pods(peers: &Peers, output: Output) -> Result<Answer, AskError> {
@@ -104,8 +106,8 @@ async fn pods(peers: &Peers, output: Output) -> Result<Answer, AskError> {
         return Err(AskError::Peers(problems));
     }
     let view = PodsView::new(state.ok(), running.ok(), problems.clone(), now_unix_ms());
-    let well = problems.is_empty();
-    answer(&view, output, |wide| view.render(wide), problems, well)
+    let told = Told::well_if(problems.is_empty());
+    answer(&view, output, |wide| view.render(wide), problems, told)
 }
 
 fn query(args: &Selection) -> QueryRequest {
@@ -130,14 +132,14 @@ fn answer(
     output: Output,
     table: impl FnOnce(bool) -> String,
     problems: Vec<String>,
-    well: bool,
+    told: Told,
 ) -> Result<Answer, AskError> {
     let text = match output {
         Output::Json => serde_json::to_string_pretty(view)? + "\n",
         Output::Table => table(false),
         Output::Wide => table(true),
     };
-    Ok(Answer { text, problems, well })
+    Ok(Answer { text, problems, told })
 }
 
 fn now_unix_ms() -> i64 {

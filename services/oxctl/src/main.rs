@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::Cli;
-use crate::view::Answer;
+use crate::view::{Answer, Told};
 
 const NOT_WELL: u8 = 1;
 const NOTHING_TOLD: u8 = 2;
@@ -35,8 +35,11 @@ fn print(answer: &Answer) -> ExitCode {
         let _ = writeln!(io::stderr(), "{problem}");
     }
     match io::stdout().write_all(answer.text.as_bytes()) {
-        Ok(()) if answer.well => ExitCode::SUCCESS,
-        Ok(()) => NOT_WELL.into(),
+        Ok(()) => match answer.told {
+            Told::Well => ExitCode::SUCCESS,
+            Told::InPart => NOT_WELL.into(),
+            Told::Nothing => NOTHING_TOLD.into(),
+        },
         // `oxctl metrics | head` has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => fail(&format!("oxctl: writing the answer: {error}")),

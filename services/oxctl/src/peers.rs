@@ -37,6 +37,9 @@ pub(crate) enum PeerError {
     Late { service: String, path: PathBuf, call: &'static str },
     #[error("{service} does not know {call}: it is of another version than oxctl {}", env!("CARGO_PKG_VERSION"))]
     Unknown { service: String, call: &'static str },
+    /// The question was wrong, not the service.
+    #[error("{service}: {message}")]
+    Refused { service: String, message: String },
     #[error("{service} answered {call} on {} with {code:?}: {message}: see its log", path.display())]
     Failed { service: String, path: PathBuf, call: &'static str, code: Code, message: String },
 }
@@ -154,6 +157,7 @@ fn explain(service: String, path: PathBuf, call: &'static str, status: &tonic::S
     match status.code() {
         Code::DeadlineExceeded | Code::Cancelled => PeerError::Late { service, path, call },
         Code::Unimplemented => PeerError::Unknown { service, call },
+        Code::InvalidArgument => PeerError::Refused { service, message: status.message().to_owned() },
         code => PeerError::Failed { service, path, call, code, message: status.message().to_owned() },
     }
 }

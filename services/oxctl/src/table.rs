@@ -1,5 +1,9 @@
 //! Plain aligned columns.
 
+/// Characters that a cell may show; the last column holds sentences. All of it is in `-o json`.
+const WIDEST: usize = 120;
+const WIDEST_LAST: usize = 1000;
+
 /// A header and rows; printed with two spaces between columns and nothing at the ends of lines.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
@@ -17,7 +21,10 @@ impl Table {
     /// Appends a row with a cell for each column; an empty cell prints as "-".
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.header.len());
-        self.rows.push(cells.into_iter().map(printable).collect());
+        let last = cells.len().saturating_sub(1);
+        let widest = |place| if place == last { WIDEST_LAST } else { WIDEST };
+        let cells = cells.into_iter().enumerate().map(|(place, cell)| cut(printable(cell), widest(place)));
+        self.rows.push(cells.collect());
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -54,9 +61,28 @@ fn printable(cell: String) -> String {
     }
 }
 
+/// No foreign text may push the other columns off the screen.
+fn cut(cell: String, widest: usize) -> String {
+    match cell.char_indices().nth(widest) {
+        None => cell,
+        Some(_) => cell.chars().take(widest.saturating_sub(1)).chain(['…']).collect(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cell_is_cut_wherever_it_stands_and_however_long_it_is() {
+        let mut table = Table::new(&["A", "B", "C"]);
+        table.row(vec!["ü".repeat(WIDEST), "x".repeat(70_000), "y".repeat(70_000)]);
+        let text = table.render();
+        let cells: Vec<&str> = text.lines().nth(1).unwrap().split("  ").collect();
+        assert_eq!(cells[0], "ü".repeat(WIDEST));
+        assert_eq!(cells[1], "x".repeat(WIDEST - 1) + "…");
+        assert_eq!(cells[2], "y".repeat(WIDEST_LAST - 1) + "…");
+    }
 
     #[test]
     fn columns_are_aligned_and_lines_end_with_their_text() {

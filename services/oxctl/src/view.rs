@@ -15,8 +15,27 @@ pub(crate) struct Answer {
     pub(crate) text: String,
     /// Problems, a line each, for standard error.
     pub(crate) problems: Vec<String>,
+    /// How much of it could be told.
+    pub(crate) told: Told,
+}
+
+/// What the exit code says of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
     /// Nothing is missing and all is ready.
-    pub(crate) well: bool,
+    Well,
+    /// Something is missing or not ready.
+    InPart,
+    /// Nobody answered.
+    Nothing,
+}
+
+// === impl Told ===
+
+impl Told {
+    pub(crate) fn well_if(well: bool) -> Self {
+        if well { Self::Well } else { Self::InPart }
+    }
 }
 
 /// Tables and lines, with an empty line between them; empty ones are left out.

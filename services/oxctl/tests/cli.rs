@@ -71,6 +71,9 @@ impl Gateway for Imitation {
 impl Metrics for Imitation {
     async fn query(&self, request: Request<QueryRequest>) -> Result<Response<QueryReply>, Status> {
         let asked = request.into_inner();
+        if asked.metrics.iter().any(|name| name == "nosuch") {
+            return Err(Status::invalid_argument("there is no metric \"nosuch\""));
+        }
         let sample = |metric: &String| Sample {
             metric: metric.clone(),
             scope: asked.scopes.first().copied().unwrap_or(Scope::Node as i32),
@@ -201,6 +204,24 @@ fn status_tells_who_is_absent_who_waits_and_who_says_nothing() {
     for absent in ["metrics-fetcher", "reporter"] {
         assert!(row(absent).contains("absent") && row(absent).contains("start it or set --run-dir"), "{out}");
     }
+}
+
+#[test]
+fn status_of_nobody_tells_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, out, _) = oxctl(dir.path(), &["status"]);
+    assert_eq!((code, out.matches(" absent ").count()), (Some(2), 5), "{out}");
+}
+
+#[test]
+fn a_wrong_name_of_a_metric_is_the_askers_fault_and_an_unknown_id_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    serve(dir.path(), "metrics-fetcher", true);
+    let (code, _, err) = oxctl(dir.path(), &["metrics", "nosuch"]);
+    assert_eq!((code, err.as_str()), (Some(2), "metrics-fetcher: there is no metric \"nosuch\"\n"));
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "--id", "nope"]);
+    assert_eq!((code, out.as_str()), (Some(1), "no measurements\n"));
+    assert!(err.starts_with("nothing is measured for nope: ") && err.lines().count() == 1, "{err}");
 }
 
 #[test]

@@ -96,6 +96,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
         #[test]
         fn envelopes_read_back_only_under_their_own_key(generation: u64, value in proptest::collection::vec(any::<u8>(), 0..30)) {
             let entry = Entry { generation, value };

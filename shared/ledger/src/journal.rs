@@ -4,7 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::disk::{DiskError, at, write_whole};
+use crate::disk::{self, DiskError, at, write_whole};
+use crate::fault::{Step, reach, reach_with, sync_data};
 use crate::record::{HEAD_LEN, HEADER_LEN, Header, Parsed, RECORD_MAGIC, Record};
 
 /// The journal that is being written.
@@ -62,16 +63,28 @@ impl Journal {
         &self.path
     }
 
+    /// Whether the journal is still the file at its path. What is appended to a removed file is lost with the process.
+    pub(crate) fn is_in_place(&self) -> bool {
+        disk::is_at(&self.file, &self.path)
+    }
+
     /// Appends one record; durable once this returns, and wholly absent if it fails.
     pub(crate) fn append(&mut self, record: &[u8]) -> Result<(), DiskError> {
         self.cut_overhang()?;
+        reach_with(Step::HalfAppended, || {
+            let _ = self.file.write_all_at(record.get(..record.len() / 2).unwrap_or_default(), self.len);
+        });
         let appended = self
             .file
             .write_all_at(record, self.len)
             .map_err(at("appending to", &self.path))
-            .and_then(|()| self.file.sync_data().map_err(at("syncing", &self.path)));
+            .inspect(|()| reach(Step::Appended))
+            .and_then(|()| sync_data(&self.file).map_err(at("syncing", &self.path)));
         match appended {
-            Ok(()) => self.len += record.len() as u64,
+            Ok(()) => {
+                reach(Step::AppendSynced);
+                self.len += record.len() as u64;
+            }
             Err(_) => {
                 self.overhang = true;
                 // If this fails too, the next append begins with it.
@@ -85,9 +98,10 @@ impl Journal {
         if self.overhang {
             self.file
                 .set_len(self.len)
-                .and_then(|()| self.file.sync_data())
+                .and_then(|()| sync_data(&self.file))
                 .map_err(at("cutting an unfinished record off", &self.path))?;
             self.overhang = false;
+            reach(Step::TailCut);
         }
         Ok(())
     }
@@ -96,6 +110,18 @@ impl Journal {
 // === impl Scan ===
 
 impl Scan {
+    /// A journal whose bytes the disk does not give.
+    pub(crate) fn unreadable() -> Self {
+        Self {
+            header: None,
+            records: Vec::new(),
+            sound_len: 0,
+            torn: false,
+            flaws: vec![(0, "a file that cannot be read")],
+            unread: 0,
+        }
+    }
+
     /// Reads a whole journal. `Err`: the format version that this one cannot read.
     pub(crate) fn of(bytes: &[u8]) -> Result<Self, u16> {
         let mut scan = Self {
@@ -162,6 +188,7 @@ fn next_record(bytes: &[u8], from: usize) -> Option<usize> {
 mod tests {
     use super::*;
     use crate::Change;
+    use proptest::prelude::*;
 
     /// A journal of `n` records from generation 1 on, and where each record starts.
     fn journal(n: u64) -> (Vec<u8>, Vec<usize>) {
@@ -175,6 +202,36 @@ mod tests {
             bytes.extend_from_slice(&encoded);
         }
         (bytes, starts)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+
+        #[test]
+        fn whatever_happens_to_the_bytes_only_records_that_were_written_are_read(
+            damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+            cut in proptest::option::of(any::<prop::sample::Index>()),
+            tail in proptest::collection::vec(any::<u8>(), 0..70),
+        ) {
+            let (sound, _) = journal(6);
+            let written = Scan::of(&sound).unwrap().records;
+            let mut bytes = sound.clone();
+            bytes.truncate(cut.map_or(bytes.len(), |cut| cut.index(sound.len())));
+            bytes.extend_from_slice(&tail);
+            for (at, value) in damage {
+                if !bytes.is_empty() {
+                    let at = at.index(bytes.len());
+                    bytes[at] = value;
+                }
+            }
+            let scan = Scan::of(&bytes).unwrap();
+            prop_assert!(scan.records.iter().all(|record| written.contains(record)));
+            prop_assert!(scan.sound_len <= bytes.len() as u64);
+            let whole = bytes.starts_with(&sound);
+            prop_assert!(!whole || scan.records == written);
+            let told = scan.torn || !scan.flaws.is_empty();
+            prop_assert!(bytes == sound || told || sound.starts_with(&bytes), "{:?}", scan);
+        }
     }
 
     #[test]

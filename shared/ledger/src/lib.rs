@@ -8,6 +8,7 @@
 //! <folder>/lock                 flock and process id of the one owner
 //! <folder>/store/journal-<g>    change sets after generation g; the one before is kept
 //! <folder>/store/snapshot-<g>   everything at generation g; the one before is kept
+//! <folder>/store/mark           how far the newest journal has come; not synced
 //! <folder>/store/sled/          the materialised state, with a manifest in each batch
 //! <folder>/store.bad-<g>/       what was damaged (all of it, or sled alone) when the ledger came back at generation g
 //! ```
@@ -17,9 +18,12 @@
 mod contents;
 mod disk;
 mod envelope;
+mod fault;
 mod journal;
 mod lock;
+mod mark;
 mod open;
+mod place;
 mod record;
 mod snapshot;
 mod store;
@@ -32,8 +36,10 @@ use std::time::Duration;
 
 use contents::Contents;
 use disk::at;
+use fault::{Step, reach};
 use journal::Journal;
 use lock::Lock;
+use mark::Mark;
 use open::{Parts, journal_path, numbered, snapshot_path};
 use record::{Header, Record};
 use store::Store;
@@ -45,11 +51,14 @@ pub use disk::DiskError;
 pub struct Ledger {
     dir: PathBuf,
     journal: Journal,
+    mark: Mark,
     store: Store,
     contents: Contents,
     options: Options,
+    /// How often the folder was found removed or replaced, and built anew.
+    rebuilt: u64,
     /// Last, so that the folder is released only when sled is closed.
-    _lock: Lock,
+    lock: Lock,
 }
 
 /// How a ledger behaves.
@@ -182,9 +191,13 @@ impl Ledger {
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(at("creating the folder", root)(e).into()),
         }
-        let lock = Lock::take(&root.join("lock"))?;
-        let Parts { dir, journal, store, contents, opened } = open::open(root, &options)?;
-        Ok((Self { dir, journal, store, contents, options, _lock: lock }, opened))
+        let lock_path = root.join("lock");
+        // Where there was an owner there was a store: if that is missing, somebody removed it.
+        let owned_before = lock_path.exists();
+        let lock = Lock::take(&lock_path)?;
+        let Parts { dir, journal, store, contents, opened } = open::open(root, &options, owned_before)?;
+        let mark = Mark::new(&dir);
+        Ok((Self { dir, journal, mark, store, contents, options, rebuilt: 0, lock }, opened))
     }
 
     /// Number of the last change set; 0 before the first.
@@ -211,12 +224,17 @@ impl Ledger {
         if changes.is_empty() {
             return Ok(self.contents.generation);
         }
+        self.stay_in_place()?;
         let next = self.contents.generation.saturating_add(1);
         let (record, bytes) = Record::encode(next, self.contents.chain, changes)
             .map_err(|bytes| CommitError::TooLarge { bytes })?;
+        reach(Step::CommitBegun);
         self.journal.append(&bytes)?;
         self.contents.apply(&record);
+        self.mark.set(&self.contents);
+        reach(Step::Marked);
         self.store.apply(&self.contents, record.changes.iter().map(Change::key));
+        reach(Step::AppliedToSled);
         if self.journal.len() > self.options.journal_limit.saturating_mul(4) {
             // The change is durable already; a cut that fails is tried again.
             let _ = self.flush();
@@ -228,7 +246,9 @@ impl Ledger {
     ///
     /// To be called now and then (each second, say) and when nothing else is to be done; writes nothing when nothing changed.
     pub fn flush(&mut self) -> Result<(), FlushError> {
+        self.stay_in_place()?;
         if self.store.is_dirty() {
+            self.mark.sync();
             let flushed = self.store.flush(&self.contents);
             if !flushed.map_err(|why| FlushError::Sled { path: self.dir.clone(), why })? {
                 return Ok(());
@@ -257,12 +277,14 @@ impl Ledger {
             let _ = std::fs::remove_file(&path);
             return Err(at("reading back", &path)(std::io::ErrorKind::InvalidData.into()));
         }
+        reach(Step::SnapshotReadBack);
         let old = self.journal.path().to_owned();
         let journal = journal_path(&self.dir, generation);
         self.journal = Journal::create(&journal, header).inspect_err(|_| {
             // Half made it would be taken for the newest one.
             let _ = std::fs::remove_file(&journal);
         })?;
+        reach(Step::JournalCut);
         self.remove_older_than(&old)
     }
 
@@ -276,6 +298,7 @@ impl Ledger {
         for (generation, path) in journals.into_iter().chain(numbered(&self.dir, "snapshot-")?) {
             if unneeded(generation) {
                 std::fs::remove_file(&path).map_err(at("removing", &path))?;
+                reach(Step::OlderRemoved);
             }
         }
         disk::sync_dir(&self.dir)

@@ -3,17 +3,18 @@
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
 use crate::OpenError;
-use crate::disk::at;
+use crate::disk::{self, at};
 
 /// Held until dropped, and by the kernel no longer than the process lives.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: File,
+    path: PathBuf,
+    file: File,
 }
 
 // === impl Lock ===
@@ -39,7 +40,12 @@ impl Lock {
         // Only for people and the error above; a full disk must not keep the owner from its ledger.
         let _ = file.set_len(0);
         let _ = file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0);
-        Ok(Self { _file: file })
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Whether the lock is still the file at its path. If not, it keeps nobody out.
+    pub(crate) fn is_in_place(&self) -> bool {
+        disk::is_at(&self.file, &self.path)
     }
 }
 

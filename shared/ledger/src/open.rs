@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 
 use crate::contents::Contents;
 use crate::disk::{DiskError, at, remove_drafts, sync_dir, write_whole};
+use crate::fault::{Step, reach};
 use crate::journal::{Journal, Scan};
+use crate::mark::Mark;
 use crate::record::{HEADER_LEN, Header};
 use crate::snapshot;
 use crate::store::{Found, Store, attempts_path};
 use crate::verdict::{Evidence, Verdict};
-use crate::{OpenError, Opened, Options, Witness};
+use crate::{Damage, OpenError, Opened, Options, Witness};
 
 /// The folder below the ledger's that is put aside whole when it is damaged.
 const STORE: &str = "store";
@@ -28,9 +30,11 @@ pub(crate) struct Parts {
     pub(crate) opened: Opened,
 }
 
-pub(crate) fn open(root: &Path, options: &Options) -> Result<Parts, OpenError> {
+/// Opens what is in `root`. `owned_before`: a ledger was there once, so that a missing store is a damage.
+pub(crate) fn open(root: &Path, options: &Options, owned_before: bool) -> Result<Parts, OpenError> {
     let dir = root.join(STORE);
     let draft = root.join(DRAFT);
+    let mut missing = false;
     if !exists(&dir)? {
         // A rebuilt folder is complete before the damaged one is put aside: a crash between both steps leaves only the draft.
         if exists(&draft)? {
@@ -40,14 +44,25 @@ pub(crate) fn open(root: &Path, options: &Options) -> Result<Parts, OpenError> {
             build(root, &Contents::default())?;
             std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
             sync_dir(root)?;
+            missing = owned_before;
         }
     } else if exists(&draft)? {
         std::fs::remove_dir_all(&draft).map_err(at("removing", &draft))?;
     }
+    if !dir.is_dir() {
+        let damage = vec![Damage::new(Witness::Journal, format!("{} is no folder", dir.display()))];
+        let verdict = Verdict { contents: Contents::default(), damage, replayed: 0, torn: false };
+        return rebuild(root, verdict, options);
+    }
     let (store, evidence) = gather(&dir, options)?;
     let verdict = evidence.judge();
     if verdict.damage.is_empty() {
-        return go_on(dir, store, evidence, verdict);
+        let mut parts = go_on(dir, store, evidence, verdict)?;
+        if missing {
+            let detail = "the store is gone: this starts from nothing".to_owned();
+            parts.opened.damage.push(Damage::new(Witness::Journal, detail));
+        }
+        return Ok(parts);
     }
     drop(store);
     // sled is made of what the journal has, so a sound journal goes on as it is. This needs no room: a full disk is what damages
@@ -63,21 +78,35 @@ fn gather(dir: &Path, options: &Options) -> Result<(Store, Evidence), OpenError>
     let mut journals = BTreeMap::new();
     let mut snapshots = BTreeMap::new();
     for (generation, path) in numbered(dir, "journal-")? {
-        let bytes = std::fs::read(&path).map_err(at("reading", &path))?;
-        let scan = Scan::of(&bytes).map_err(|version| OpenError::NewerFormat { path, version })?;
+        let scan = match read(&path)? {
+            Some(bytes) => Scan::of(&bytes).map_err(|version| OpenError::NewerFormat { path, version })?,
+            None => Scan::unreadable(),
+        };
         journals.insert(generation, scan);
     }
     for (generation, path) in numbered(dir, "snapshot-")? {
-        let bytes = std::fs::read(&path).map_err(at("reading", &path))?;
-        let contents = match snapshot::decode(&bytes) {
-            Ok(contents) => Some(contents),
-            Err(None) => None,
-            Err(Some(version)) => return Err(OpenError::NewerFormat { path, version }),
+        let contents = match read(&path)?.map(|bytes| snapshot::decode(&bytes)) {
+            Some(Ok(contents)) => Some(contents),
+            None | Some(Err(None)) => None,
+            Some(Err(Some(version))) => return Err(OpenError::NewerFormat { path, version }),
         };
         snapshots.insert(generation, contents);
     }
+    let mark = Mark::read(dir);
     let (store, sled) = Store::open(&dir.join(SLED), options.reopen_backoff);
-    Ok((store, Evidence { journals, snapshots, sled }))
+    Ok((store, Evidence { journals, snapshots, mark, sled }))
+}
+
+/// A file's bytes; `None` where the disk or its permissions do not give them, which is damage like any other. What may pass (too
+/// many open files, say) is an error.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, DiskError> {
+    use rustix::io::Errno;
+    let lasting = [Errno::IO, Errno::ACCESS, Errno::PERM, Errno::STALE, Errno::ISDIR];
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) if Errno::from_io_error(&e).is_some_and(|errno| lasting.contains(&errno)) => Ok(None),
+        Err(e) => Err(at("reading", path)(e)),
+    }
 }
 
 fn go_on(dir: PathBuf, mut store: Store, evidence: Evidence, verdict: Verdict) -> Result<Parts, OpenError> {
@@ -111,6 +140,7 @@ fn replace_sled(
             None
         }
     };
+    reach(Step::SledPutAside);
     let _ = std::fs::remove_file(attempts_path(&sled));
     forget_old_quarantines(root, KEPT_QUARANTINES);
     let (store, _) = Store::open(&sled, options.reopen_backoff);
@@ -124,34 +154,62 @@ fn replace_sled(
 /// Builds a sound folder beside the damaged one, and then swaps them.
 fn rebuild(root: &Path, verdict: Verdict, options: &Options) -> Result<Parts, OpenError> {
     let dir = root.join(STORE);
-    let draft = root.join(DRAFT);
     let Verdict { contents, damage, torn, .. } = verdict;
     if build(root, &contents).is_err() {
         // Room for what is sound counts more than what was damaged before.
         forget_old_quarantines(root, 0);
         build(root, &contents)?;
     }
-    let bad = unused_quarantine(root, contents.generation)?;
-    std::fs::rename(&dir, &bad).map_err(at("putting aside", &dir))?;
-    std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
-    sync_dir(root)?;
-    forget_old_quarantines(root, KEPT_QUARANTINES);
-    let (mut store, _) = Store::open(&dir.join(SLED), options.reopen_backoff);
-    store.bring_to(&contents);
-    let _ = store.flush(&contents);
-    let journal = Journal::open(&journal_path(&dir, contents.generation), HEADER_LEN as u64)?;
-    let opened = Opened {
-        generation: contents.generation,
-        replayed: 0,
-        torn_tail: torn,
-        damage,
-        quarantined: Some(bad),
-    };
+    reach(Step::StoreBuilt);
+    let bad = swap(root, contents.generation)?;
+    let (journal, store) = fill(&dir, &contents, options)?;
+    let opened =
+        Opened { generation: contents.generation, replayed: 0, torn_tail: torn, damage, quarantined: bad };
     Ok(Parts { dir, journal, store, contents, opened })
 }
 
+/// What a running ledger goes on with.
+pub(crate) struct Anew {
+    pub(crate) journal: Journal,
+    pub(crate) store: Store,
+}
+
+/// Builds the store of a running ledger anew, whatever is left of it.
+pub(crate) fn build_anew(root: &Path, contents: &Contents, options: &Options) -> Result<Anew, DiskError> {
+    build(root, contents)?;
+    swap(root, contents.generation)?;
+    let (journal, store) = fill(&root.join(STORE), contents, options)?;
+    Ok(Anew { journal, store })
+}
+
+/// The draft takes the store's place; gives where the old one lies now, if there was one.
+fn swap(root: &Path, generation: u64) -> Result<Option<PathBuf>, DiskError> {
+    let dir = root.join(STORE);
+    let draft = root.join(DRAFT);
+    let bad = unused_quarantine(root, generation)?;
+    let there = exists(&dir)?;
+    if there {
+        std::fs::rename(&dir, &bad).map_err(at("putting aside", &dir))?;
+    }
+    reach(Step::StorePutAside);
+    std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
+    reach(Step::StoreReplaced);
+    sync_dir(root)?;
+    forget_old_quarantines(root, KEPT_QUARANTINES);
+    Ok(there.then_some(bad))
+}
+
+/// Opens a store just built, and fills its sled.
+fn fill(dir: &Path, contents: &Contents, options: &Options) -> Result<(Journal, Store), DiskError> {
+    let (mut store, _) = Store::open(&dir.join(SLED), options.reopen_backoff);
+    store.bring_to(contents);
+    let _ = store.flush(contents);
+    let journal = Journal::open(&journal_path(dir, contents.generation), HEADER_LEN as u64)?;
+    Ok((journal, store))
+}
+
 /// A folder of `contents` under the name of a draft, durable, and complete but for sled, which is filled from it.
-fn build(root: &Path, contents: &Contents) -> Result<(), OpenError> {
+fn build(root: &Path, contents: &Contents) -> Result<(), DiskError> {
     let draft = root.join(DRAFT);
     if exists(&draft)? {
         std::fs::remove_dir_all(&draft).map_err(at("removing", &draft))?;
@@ -179,7 +237,10 @@ pub(crate) fn numbered(dir: &Path, prefix: &str) -> Result<BTreeMap<u64, PathBuf
         let entry = entry.map_err(at("listing", dir))?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|n| n.strip_prefix(prefix)).and_then(|n| n.parse().ok());
-        if let Some(number) = number {
+        // What has become a folder is as good as missing.
+        if let Some(number) = number
+            && entry.file_type().map_err(at("examining", dir))?.is_file()
+        {
             found.insert(number, entry.path());
         }
     }
@@ -216,6 +277,18 @@ fn forget_old_quarantines(root: &Path, keep: usize) {
     kept.sort();
     let surplus = kept.len().saturating_sub(keep);
     for (_, path) in kept.into_iter().take(surplus) {
-        let _ = std::fs::remove_dir_all(path);
+        let _ = std::fs::remove_dir_all(&path).or_else(|_| std::fs::remove_file(&path));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_disk_does_not_give_is_damage_and_what_may_pass_is_an_error() {
+        // The first page of a process is never mapped: reading it gives EIO, as a bad sector does.
+        assert_eq!(read(Path::new("/proc/self/mem")).unwrap(), None);
+        assert!(read(Path::new("/no/such/file")).is_err());
     }
 }

@@ -220,6 +220,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
         #[test]
         fn a_record_reads_back_as_written(generation: u64, previous: u32, changes in changes(), offset in 0..600usize) {
             let (record, bytes) = Record::encode(generation, previous, changes).unwrap();

@@ -80,6 +80,8 @@ pub(crate) mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
         #[test]
         fn a_snapshot_reads_back_as_written(contents in contents()) {
             prop_assert_eq!(decode(&encode(&contents)), Ok(contents));

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use oxalyst_backoff::Backoff;
 use crate::contents::Contents;
 use crate::disk::{at, sync_dir};
 use crate::envelope::{MANIFEST_KEY, Manifest, own_key, record_key, unwrap, wrap};
+use crate::fault::{Step, reach};
 
 /// Attempts to read a store, none of which came to an end, after which it counts as damaged.
 const MAX_ATTEMPTS: usize = 3;
@@ -127,7 +129,9 @@ impl Store {
         // sled ends in sync_file_range, which survives no power cut.
         let flushed = guarded(|| db.flush())
             .and_then(|r| r.map_err(|e| e.to_string()))
-            .and_then(|_| sync_files(&self.dir));
+            .inspect(|_| reach(Step::SledFlushed))
+            .and_then(|_| sync_files(&self.dir))
+            .inspect(|()| reach(Step::SledSynced));
         match flushed {
             Ok(()) => {
                 self.dirty = false;
@@ -150,6 +154,7 @@ impl Store {
         if let Err(why) = replaced {
             self.give_up(why);
         }
+        reach(Step::BroughtUp);
     }
 
     fn reopen(&mut self, contents: &Contents) -> Result<(), String> {
@@ -195,9 +200,13 @@ fn open_db(dir: &Path) -> Result<sled::Db, Unopened> {
         .flush_every_ms(None);
     match guarded(|| config.open()) {
         Ok(Ok(db)) => Ok(db),
-        Ok(Err(sled::Error::Io(e))) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
-            Err(Unopened::Unavailable(e.to_string()))
-        }
+        Ok(Err(sled::Error::Io(e))) => match e.kind() {
+            // Cut short, or a file in the place of its folder.
+            ErrorKind::UnexpectedEof | ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+                Err(Unopened::Damaged(e.to_string()))
+            }
+            _ => Err(Unopened::Unavailable(e.to_string())),
+        },
         Ok(Err(e)) => Err(Unopened::Damaged(e.to_string())),
         Err(why) => Err(Unopened::Damaged(why)),
     }

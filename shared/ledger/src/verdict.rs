@@ -19,6 +19,8 @@ pub(crate) struct Evidence {
     pub(crate) journals: BTreeMap<u64, Scan>,
     /// Snapshots by the generation in their names; `None`: damaged.
     pub(crate) snapshots: BTreeMap<u64, Option<Contents>>,
+    /// How far the newest journal had come at least.
+    pub(crate) mark: Option<Header>,
     pub(crate) sled: Found,
 }
 
@@ -151,6 +153,14 @@ impl Evidence {
             let why = format!("snapshot {} is not a state that the journal passed", snapshot.generation);
             damage.push(Damage::new(Witness::Journal, why));
         }
+        if let Some(mark) = self.mark
+            && mark.generation > contents.generation
+            && damage.iter().all(|d| d.witness != Witness::Journal)
+        {
+            let why =
+                format!("it ends at generation {}, it had come to {}", contents.generation, mark.generation);
+            damage.push(Damage::new(Witness::Journal, why));
+        }
         Some(contents)
     }
 
@@ -190,7 +200,8 @@ impl Evidence {
     fn highest_generation(&self) -> u64 {
         let records = self.journals.values().flat_map(|s| &s.records).map(|r| r.generation);
         // Names count too: they outlive the damage of what they name.
-        records.chain(self.journals.keys().copied()).chain(self.snapshots.keys().copied()).max().unwrap_or(0)
+        let named = self.journals.keys().chain(self.snapshots.keys()).copied();
+        records.chain(named).chain(self.mark.map(|m| m.generation)).max().unwrap_or(0)
     }
 }
 
@@ -245,6 +256,7 @@ mod tests {
         let evidence = Evidence {
             journals: [(4, scan(&states, &records, 4, 8)), (8, scan(&states, &records, 8, 12))].into(),
             snapshots: [(4, Some(states[4].clone())), (8, Some(states[8].clone()))].into(),
+            mark: Some(Header { generation: 12, chain: states[12].chain }),
             sled: Found::Sound(states[sled].clone()),
         };
         (states, evidence)
@@ -330,6 +342,27 @@ mod tests {
         let verdict = evidence.judge();
         assert_eq!(verdict.damage.len(), 1);
         assert_eq!(verdict.contents, states[12]);
+    }
+
+    #[test]
+    fn a_journal_that_ends_before_its_mark_is_damage_though_sled_lags() {
+        let (states, mut evidence) = evidence(8);
+        let newest = evidence.journals.get_mut(&8).unwrap();
+        newest.records.truncate(2);
+        newest.torn = true;
+        let verdict = evidence.judge();
+        assert!(verdict.damage.iter().any(|d| d.detail.contains("had come to 12")), "{:?}", verdict.damage);
+        assert_eq!((verdict.contents.entries, verdict.contents.generation), (states[10].entries.clone(), 13));
+    }
+
+    #[test]
+    fn a_mark_that_lags_or_is_absent_says_nothing() {
+        for mark in [None, Some(Header { generation: 9, chain: 1 })] {
+            let (states, mut evidence) = evidence(8);
+            evidence.mark = mark;
+            let verdict = evidence.judge();
+            assert_eq!((verdict.contents, verdict.damage), (states[12].clone(), vec![]));
+        }
     }
 
     #[test]

@@ -100,7 +100,7 @@ fn a_cut_journal_stays_short_and_loses_nothing() {
     let before = sample(dir.path());
     assert!(fs::metadata(newest(dir.path(), "journal-")).unwrap().len() < 1500);
     let files = fs::read_dir(dir.path().join("store")).unwrap().count();
-    assert_eq!(files, 5, "two journals, two snapshots, sled");
+    assert_eq!(files, 6, "two journals, two snapshots, the mark, sled");
     let (ledger, opened) = open(dir.path());
     assert_eq!(opened.damage, []);
     assert_eq!(state(&ledger), before);
@@ -127,7 +127,7 @@ fn without_a_change_nothing_is_written() {
 }
 
 #[test]
-fn a_second_owner_is_refused_with_the_first_ones_pid() {
+fn r16_a_second_owner_is_refused_with_the_first_ones_pid() {
     let dir = tempfile::tempdir().unwrap();
     let (_ledger, _) = open(dir.path());
     let Err(OpenError::Locked { pid, .. }) = Ledger::open(dir.path(), Options::default()) else { panic!() };
@@ -172,13 +172,14 @@ fn survives(dir: &Path, before: &State, damage: impl FnOnce(&Path)) -> Opened {
 }
 
 #[test]
-fn every_flipped_byte_of_every_journal_and_snapshot_is_noticed_and_costs_nothing() {
+fn r08_every_flipped_byte_of_every_journal_and_snapshot_is_noticed_and_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let before = sample(dir.path());
     let mut bytes = 0;
     for entry in fs::read_dir(dir.path().join("store")).unwrap().map(Result::unwrap) {
         let name = entry.file_name();
-        if entry.file_type().unwrap().is_dir() {
+        // A broken mark says nothing, which is no harm: the others are whole.
+        if entry.file_type().unwrap().is_dir() || name == "mark" {
             continue;
         }
         // A stride keeps the test short; the codec's own tests flip every byte.
@@ -221,6 +222,30 @@ fn each_missing_file_is_noticed_or_harmless_and_costs_nothing() {
             if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
         });
     }
+}
+
+#[test]
+fn what_is_no_file_or_no_folder_any_more_is_damage_like_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = sample(dir.path());
+    for prefix in ["journal-", "snapshot-"] {
+        let opened = survives(dir.path(), &before, |work| {
+            let path = newest(work, prefix);
+            fs::remove_file(&path).unwrap();
+            fs::create_dir(path).unwrap();
+        });
+        assert!(!opened.damage.is_empty(), "{prefix}");
+    }
+    let opened = survives(dir.path(), &before, |work| {
+        fs::remove_dir_all(work.join("store/sled")).unwrap();
+        fs::write(work.join("store/sled"), "no folder").unwrap();
+    });
+    assert_eq!(opened.damage.iter().map(|d| d.witness).collect::<Vec<_>>(), [Witness::Sled]);
+    fs::remove_dir_all(dir.path().join("store")).unwrap();
+    fs::write(dir.path().join("store"), "no folder").unwrap();
+    let (ledger, opened) = open(dir.path());
+    assert_eq!((state(&ledger), opened.damage.len()), (State::new(), 1));
+    assert_eq!(fs::read(opened.quarantined.unwrap()).unwrap(), b"no folder");
 }
 
 #[test]
@@ -321,7 +346,7 @@ fn with_everything_broken_it_starts_empty_and_says_so() {
 }
 
 #[test]
-fn a_newer_format_is_refused_by_name_and_left_alone() {
+fn r02_a_newer_format_is_refused_by_name_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     sample(dir.path());
     let journal = newest(dir.path(), "journal-");

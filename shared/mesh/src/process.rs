@@ -26,7 +26,7 @@ where
     S: HasCommon + Default + Serialize + DeserializeOwned + 'static,
     F: Future<Output = Result<(), Fault>>,
 {
-    let matches = Cli::command().name(service).version(version).get_matches();
+    let matches = command(service, version).get_matches();
     match Cli::from_arg_matches(&matches)
         .map_err(Fault::from)
         .and_then(|cli| started(service, version, &cli, body))
@@ -37,6 +37,36 @@ where
             let _ = writeln!(std::io::stderr(), "{service}: {}", one_line(fault.as_ref()));
             ExitCode::from(2)
         }
+    }
+}
+
+/// The command line, whose `--help` says what the service is and how it is told anything.
+fn command(service: &'static str, version: &'static str) -> clap::Command {
+    let own = format!("OXALYST_{}", service.to_uppercase().replace('-', "_"));
+    let settings = format!(
+        "Settings come from defaults, --config, the environment and --set, in this order; --print-config lists them. \
+         A variable is {own}_<KEY>, with two underscores between levels: {own}_COMMON__LOG=debug."
+    );
+    Cli::command().name(service).version(version).about(purpose(service)).after_help(settings)
+}
+
+/// What a service is for, in a sentence.
+fn purpose(service: &str) -> &'static str {
+    match service {
+        "nri-gateway" => {
+            "Sits between the container runtime (NRI) and the mesh: applies what the allocator decided to each container, reads it back, and mends what differs"
+        }
+        "orm" => {
+            "Decides which CPUs and which NUMA memory each pod of this node gets, and remembers it durably"
+        }
+        "meta-server" => {
+            "Knows the pods and the node: what the kubelet and the container runtime tell, merged"
+        }
+        "metrics-fetcher" => {
+            "Measures the node and its containers, each number with its unit, source, age and quality"
+        }
+        "reporter" => "Tells the cluster what this node has and gives: keeps its CustomNodeResource",
+        _ => "A service of the Oxalyst mesh",
     }
 }
 
@@ -75,4 +105,18 @@ fn one_line(fault: &dyn Error) -> String {
         cause = e.source();
     }
     text.replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_of_each_service_says_what_it_is_and_how_variables_are_named() {
+        for service in crate::NODE_SERVICES {
+            let help = command(service, "1").render_help().to_string();
+            assert!(help.starts_with(purpose(service)) && purpose(service) != purpose("?"), "{help}");
+            assert!(help.contains("_COMMON__LOG=debug"), "{help}");
+        }
+    }
 }

@@ -11,7 +11,7 @@ pub struct Common {
     pub run_dir: PathBuf,
     /// Where the host's `/proc` and `/sys` are found; another folder makes the service see another machine.
     pub host_root: PathBuf,
-    /// Filter in the notation of tracing-subscriber's `EnvFilter`: `info`, `warn,orm=debug`.
+    /// What is logged: a level, and levels of single targets: `info`, `warn,orm=debug`.
     pub log: String,
     /// How a log line is written.
     pub log_format: LogFormat,

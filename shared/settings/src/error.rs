@@ -19,6 +19,18 @@ pub enum Error {
         /// Where and why.
         what: String,
     },
+    /// A variable with one underscore where a level of keys ends.
+    #[error(
+        "{given} sets nothing: {key} lies within another key, write two underscores between them: {meant}"
+    )]
+    Variable {
+        /// As given.
+        given: String,
+        /// The key that was meant, with dots.
+        key: String,
+        /// The variable's right name.
+        meant: String,
+    },
     /// A `--set` without `=`, or with an empty key.
     #[error("--set {given}: expected KEY=VALUE, such as --set common.log=debug")]
     Flag {

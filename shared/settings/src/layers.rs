@@ -5,7 +5,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Mapping, Value};
 
-use crate::{Common, Error};
+use crate::Error;
+use crate::environment::{self, at};
 
 /// The flags that every service takes.
 #[derive(Debug, Clone, Default, clap::Parser)]
@@ -34,21 +35,25 @@ where
     T: Default + Serialize + DeserializeOwned,
 {
     let mut names = vec!["defaults".to_owned()];
-    let mut layers = vec![yaml(&T::default(), service)?];
+    let text = yaml(&T::default(), service)?;
+    let defaults = serde_yaml_ng::from_str(&text).unwrap_or_default();
+    let mut layers = vec![text];
     if let Some(path) = &cli.config {
         layers.push(read_file(path)?);
         names.push(path.display().to_string());
     }
-    for (key, path, value) in from_environment(service, environment) {
-        layers.push(nested(&path, &value));
-        names.push(key);
+    let variables = environment::variables(service, environment);
+    environment::check(service, &variables, &defaults)?;
+    for variable in variables {
+        layers.push(nested(&variable.path, &variable.value, &defaults));
+        names.push(variable.name);
     }
     for given in &cli.set {
         let (key, value) = given
             .split_once('=')
             .filter(|(key, _)| !key.is_empty())
             .ok_or_else(|| Error::Flag { given: given.clone() })?;
-        layers.push(nested(&key.split('.').map(str::to_owned).collect::<Vec<_>>(), value));
+        layers.push(nested(&key.split('.').map(str::to_owned).collect::<Vec<_>>(), value, &defaults));
         names.push(format!("--set {key}"));
     }
     let fault = |e: config::ConfigError| Error::Value {
@@ -90,33 +95,9 @@ fn read_file(path: &Path) -> Result<String, Error> {
     }
 }
 
-/// `OXALYST_ORM_LEDGER__DIR` is `ledger.dir` of the service `orm`; `OXALYST_RUN_DIR` is `common.run_dir` of each.
-fn from_environment(
-    service: &str,
-    environment: impl IntoIterator<Item = (String, String)>,
-) -> Vec<(String, Vec<String>, String)> {
-    let own = format!("OXALYST_{}_", service.to_uppercase().replace('-', "_"));
-    let mut shared = Vec::new();
-    let mut special = Vec::new();
-    for (name, value) in environment {
-        if let Some(key) = name.strip_prefix(&own) {
-            let path = key.to_lowercase().split("__").map(str::to_owned).collect();
-            special.push((name, path, value));
-        } else if let Some(key) = name.strip_prefix("OXALYST_").map(str::to_lowercase)
-            && Common::KEYS.contains(&key.as_str())
-        {
-            shared.push((name, vec!["common".to_owned(), key], value));
-        }
-    }
-    shared.sort();
-    special.sort();
-    shared.extend(special);
-    shared
-}
-
-/// A YAML document that holds `value` (itself YAML, else taken as text) at `path`.
-fn nested(path: &[String], value: &str) -> String {
-    let leaf = serde_yaml_ng::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+/// A YAML document that holds `value` at `path`.
+fn nested(path: &[String], value: &str, defaults: &Value) -> String {
+    let leaf = leaf(value, at(defaults, path));
     let tree = path
         .iter()
         .rev()
@@ -124,9 +105,21 @@ fn nested(path: &[String], value: &str) -> String {
     serde_yaml_ng::to_string(&tree).unwrap_or_default()
 }
 
+/// `text` as YAML, else as it stands. Where a text is awaited (or nobody knows what), a bare `0x10` or `1e3` is no number.
+fn leaf(text: &str, default: Option<&Value>) -> Value {
+    let as_given = || Value::String(text.to_owned());
+    match (default, serde_yaml_ng::from_str(text)) {
+        (_, Ok(Value::String(quoted))) => Value::String(quoted),
+        (Some(Value::String(_)), _) | (_, Err(_)) => as_given(),
+        (Some(Value::Null), Ok(Value::Number(_) | Value::Bool(_))) => as_given(),
+        (_, Ok(value)) => value,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Common;
     use serde::Deserialize;
 
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -207,6 +200,44 @@ mod tests {
         assert!(load::<Sample>("orm", &empty, env(&[])).is_ok());
         let missing = Cli { config: Some("/no/such/file".into()), ..Cli::default() };
         assert!(matches!(load::<Sample>("orm", &missing, env(&[])), Err(Error::Read { .. })));
+    }
+
+    #[test]
+    fn a_text_stays_the_text_that_was_given() {
+        for text in ["0x10", "1e3", "0o7", "007", "1_000", "+1", ".5", "1.50", "true", "null", "~", "", "1-2"]
+        {
+            let cli = Cli {
+                set: vec![format!("reserved={text}"), format!("common.otlp_endpoint=x{text}")],
+                ..Cli::default()
+            };
+            let got: Sample = load("orm", &cli, env(&[("OXALYST_ORM_COMMON__LOG", text)])).unwrap();
+            assert_eq!((got.reserved.as_str(), got.common.log.as_str()), (text, text));
+        }
+        let optional = Cli { set: vec!["common.otlp_endpoint=0x10".to_owned()], ..Cli::default() };
+        let got: Sample = load("orm", &optional, env(&[])).unwrap();
+        assert_eq!(got.common.otlp_endpoint.as_deref(), Some("0x10"));
+        let quoted = Cli { set: vec!["reserved='0-1'".to_owned()], ..Cli::default() };
+        assert_eq!(load::<Sample>("orm", &quoted, env(&[])).unwrap().reserved, "0-1");
+        let number = Cli { set: vec!["period_ms=16".to_owned()], ..Cli::default() };
+        assert_eq!(load::<Sample>("orm", &number, env(&[])).unwrap().period_ms, 16);
+    }
+
+    #[test]
+    fn a_variable_that_lacks_an_underscore_is_told_its_right_name() {
+        let environment = env(&[("OXALYST_ORM_COMMON_RUN_DIR", "/x")]);
+        let text = load::<Sample>("orm", &Cli::default(), environment).unwrap_err().to_string();
+        assert!(text.contains("OXALYST_ORM_COMMON__RUN_DIR") && text.contains("common.run_dir"), "{text}");
+    }
+
+    #[test]
+    fn variables_of_a_kubernetes_service_end_no_service() {
+        let environment = env(&[
+            ("OXALYST_ORM_SERVICE_HOST", "10.0.0.1"),
+            ("OXALYST_ORM_SERVICE_PORT", "9100"),
+            ("OXALYST_ORM_PORT", "tcp://10.0.0.1:9100"),
+            ("OXALYST_ORM_PORT_9100_TCP_ADDR", "10.0.0.1"),
+        ]);
+        assert_eq!(load::<Sample>("orm", &Cli::default(), environment).unwrap(), Sample::default());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! `common`. An unknown key is an error that names it; nothing is ignored silently.
 
 mod common;
+mod environment;
 mod error;
 mod layers;
 

@@ -1,5 +1,6 @@
 //! Logs, traces and the metrics registry behind one door, so that no service knows which library carries them.
 
+mod levels;
 mod metrics;
 mod panics;
 mod traces;
@@ -10,7 +11,7 @@ pub use traces::current_trace_id;
 use oxalyst_settings::{Common, LogFormat};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer, Registry as Subscriber};
+use tracing_subscriber::{Layer, Registry as Subscriber};
 
 /// Keeps telemetry running; dropping it sends what is still held back.
 #[must_use = "dropping it ends the export of traces"]
@@ -52,8 +53,8 @@ pub enum Error {
 /// # Errors
 /// A filter or an endpoint that cannot be used.
 pub fn init(service: &'static str, settings: &Common) -> Result<Guard, Error> {
-    let filter = EnvFilter::try_new(&settings.log)
-        .map_err(|e| Error::Filter { given: settings.log.clone(), what: e.to_string() })?;
+    let filter =
+        levels::filter(&settings.log).map_err(|what| Error::Filter { given: settings.log.clone(), what })?;
     let traces = settings.otlp_endpoint.as_deref().map(|url| traces::provider(service, url)).transpose()?;
     let spans = traces.as_ref().map(traces::layer);
     let lines: Box<dyn Layer<Subscriber> + Send + Sync> = match settings.log_format {

@@ -48,7 +48,9 @@ async fn once(orm: &Orm, condition: &Condition) -> String {
     };
     while let Some(event) = next {
         let generation = event.generation;
-        orm.take_up(|placements| placements.with_event(event.clone()));
+        if !orm.placements.load().knows(&event) {
+            orm.take_up(|placements| placements.with_event(event.clone()));
+        }
         // Watchers are woken by the change alone: each of them tells the orm the whole list.
         if orm.streaming.send_if_modified(|up| !std::mem::replace(up, true)) {
             tracing::info!(generation, "the orm is heard");

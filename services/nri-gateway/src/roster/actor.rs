@@ -1,13 +1,14 @@
 //! The roster's mailbox: typed requests with typed replies.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use actix::{Actor, Context, Handler, Message, MessageResult};
-use oxalyst_proto::gateway::v1::AppliedContainer;
+use oxalyst_proto::gateway::v1::{AppliedContainer, RefusedPod};
 use oxalyst_proto::meta::v1::RuntimeSnapshot;
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
 
-use super::{Check, Due, Phase, Roster, Seen};
+use super::{Check, Claims, Due, Entrance, Phase, Roster, Seen};
 use crate::pinning::{Change, Corrections};
 use crate::placements::Cpuset;
 
@@ -30,8 +31,23 @@ pub struct Replace {
 pub struct PutSandbox {
     /// It.
     pub sandbox: Sandbox,
-    /// Without the orm.
-    pub by_policy: bool,
+    /// How.
+    pub entrance: Entrance,
+}
+
+/// The message with which this sandbox's pod was refused, if it was and its sandbox runs all the same.
+#[derive(Debug, Message)]
+#[rtype(result = "Option<String>")]
+pub struct RefusedBefore(pub String);
+
+/// A container of a pod was refused; where the pod was refused before, this is the message from now on.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RefusedAgain {
+    /// Its sandbox.
+    pub sandbox_id: String,
+    /// What the runtime is told.
+    pub message: String,
 }
 
 /// A sandbox stops.
@@ -111,18 +127,30 @@ pub struct Wrote(pub Vec<String>);
 #[rtype(result = "()")]
 pub struct Applied(pub Vec<Change>);
 
-/// Everything that runs.
+/// Everything that the runtime holds.
 #[derive(Debug, Message)]
 #[rtype(result = "RuntimeSnapshot")]
-pub struct Runs {
-    /// With sandboxes that were told to stop.
-    pub with_stopped: bool,
-}
+pub struct Holds;
+
+/// The pods of these sandboxes were found to have ended.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Ended(pub BTreeSet<String>);
+
+/// What the allocator is to count as running.
+#[derive(Debug, Message)]
+#[rtype(result = "Claims")]
+pub struct ToClaim;
 
 /// Every container for an operator.
 #[derive(Debug, Message)]
 #[rtype(result = "Vec<AppliedContainer>")]
 pub struct Listing;
+
+/// Every pod that was refused and whose sandbox runs all the same.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<RefusedPod>")]
+pub struct Refused;
 
 impl Actor for Roster {
     type Context = Context<Self>;
@@ -148,7 +176,9 @@ macro_rules! answers {
 
 answers! {
     Replace => |roster, Replace { sandboxes, containers }| roster.replace(sandboxes, containers);
-    PutSandbox => |roster, PutSandbox { sandbox, by_policy }| roster.put_sandbox(sandbox, by_policy);
+    PutSandbox => |roster, PutSandbox { sandbox, entrance }| roster.put_sandbox(sandbox, entrance);
+    RefusedBefore => |roster, RefusedBefore(id)| roster.refused_before(&id);
+    RefusedAgain => |roster, RefusedAgain { sandbox_id, message }| roster.refused_again(&sandbox_id, message);
     StopSandbox => |roster, StopSandbox(id)| roster.stop_sandbox(&id);
     RemoveSandbox => |roster, RemoveSandbox(id)| roster.remove_sandbox(&id);
     RemoveContainer => |roster, RemoveContainer(id)| roster.remove_container(&id);
@@ -162,6 +192,9 @@ answers! {
     Resynchronise => |roster, Resynchronise(seen)| roster.resynchronise(seen);
     Wrote => |roster, Wrote(ids)| roster.wrote(&ids);
     Applied => |roster, Applied(changes)| roster.applied(&changes);
-    Runs => |roster, Runs { with_stopped }| roster.snapshot(with_stopped);
+    Holds => |roster, Holds| roster.snapshot(|_| true);
+    Ended => |roster, Ended(ids)| roster.ended(&ids);
+    ToClaim => |roster, ToClaim| roster.claims();
     Listing => |roster, Listing| roster.listing();
+    Refused => |roster, Refused| roster.refused();
 }

@@ -9,6 +9,7 @@ use oxalyst_topology::CpuSet;
 use super::Check;
 use crate::pinning::{Difference, difference, target};
 use crate::placements::{Cpuset, Placements};
+use crate::policy;
 
 /// How far a container has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +48,8 @@ pub(super) struct Entry {
     pub(super) unseen: bool,
     /// It was corrected in the kernel's files, and the runtime does not know.
     pub(super) past_the_runtime: bool,
-    /// Placed without the orm; holds the place until the orm is heard.
-    policy: Option<Option<Cpuset>>,
+    /// Placed without the orm: in the share pool, whatever that comes to be, until the orm places it.
+    policy: bool,
     drift: bool,
     since: Instant,
 }
@@ -63,7 +64,7 @@ impl Entry {
             ContainerState::Stopped => Phase::Stopped,
             ContainerState::Created | ContainerState::Unspecified => Phase::Created,
         };
-        let (policy, drift) = before.map_or((None, false), |b| (b.policy, b.drift));
+        let (policy, drift) = before.map_or((false, false), |b| (b.policy, b.drift));
         let told = container.resources.as_ref().and_then(|r| r.cpuset_cpus.clone()).map(|cpus| Cpuset {
             cpus,
             mems: container.resources.as_ref().and_then(|r| r.cpuset_mems.clone()).unwrap_or_default(),
@@ -93,7 +94,7 @@ impl Entry {
             container,
             pod_uid,
             phase: Phase::Creating,
-            policy: policy.then(|| cpuset.clone()),
+            policy,
             applied: cpuset,
             kernel: None,
             unseen: true,
@@ -117,9 +118,10 @@ impl Entry {
         self.unseen |= phase == Phase::Running;
     }
 
-    /// Where it is to run: by the orm, else by the policy under which it was let in.
+    /// Where it is to run: by the orm, else by the policy under which it was let in. CPUs that were in the pool when it was let
+    /// in may be somebody's own by now: it follows the pool.
     pub(super) fn wanted(&self, placements: &Placements) -> Option<Cpuset> {
-        placements.cpuset(&self.pod_uid).or_else(|| self.policy.clone().flatten())
+        placements.cpuset(&self.pod_uid).or_else(|| policy::place(placements).filter(|_| self.policy))
     }
 
     /// What it is to run on now.
@@ -187,7 +189,7 @@ impl Entry {
             self.drift = false;
             self.unseen = false;
             if placements.cpuset(&self.pod_uid).is_some() {
-                self.policy = None;
+                self.policy = false;
             }
         } else {
             self.unseen = true;
@@ -230,7 +232,7 @@ impl Entry {
         let decided = placements.cpuset(&self.pod_uid).is_some();
         mark(wanted.is_none() && self.phase != Phase::Stopped, "unpinned");
         mark(self.drift, "drift");
-        mark(self.policy.is_some() || (pod_by_policy && !decided), "answered-by-policy");
+        mark(self.policy || (pod_by_policy && !decided), "answered-by-policy");
         mark(matches!(self.phase, Phase::Creating | Phase::Created), "being-created");
         let kernel = self.kernel.as_ref().filter(|_| running);
         let wanted = wanted.unwrap_or_default();

@@ -28,6 +28,8 @@ pub struct Node {
     pub cgroups: Cgroups,
     pub listener: Option<UnixListener>,
     pub options: RuntimeOptions,
+    /// Of containerd.
+    pub version: &'static str,
     serving: Option<Serving>,
     gateway: Option<(oneshot::Sender<()>, tokio::task::JoinHandle<()>)>,
     settings: Settings,
@@ -97,6 +99,11 @@ impl Cgroups {
         let path = self.path(&container.id);
         self.fixture.cgroup(&path).unwrap();
         self.fixture.set(Controller::Cpuset, &path, "cpuset.cpus.effective", "0-3\n").unwrap();
+    }
+
+    /// Makes a pod's own cgroup.
+    pub fn make_parent(&self, parent: &str) {
+        self.fixture.cgroup(&CgroupPath::of_parent(parent).unwrap().0).unwrap();
     }
 
     pub fn write(&self, id: &str, cpus: &str) {
@@ -173,6 +180,7 @@ impl Node {
             cgroups,
             listener,
             options: RuntimeOptions::default(),
+            version: "v2.1.9",
             serving: None,
             gateway: None,
             settings,
@@ -182,14 +190,18 @@ impl Node {
 
     /// All of it, synchronised with an empty runtime.
     pub async fn up() -> (Self, RuntimeSession) {
-        let mut node = Self::bare();
-        node.start_orm();
-        node.start_gateway(OnDeadline::Open);
-        node.ready("orm-stream").await;
-        let (session, updates) = node.session(vec![], vec![]).await;
+        Self::bare().risen().await
+    }
+
+    /// As [`Node::up`], from a bare one.
+    pub async fn risen(mut self) -> (Self, RuntimeSession) {
+        self.start_orm();
+        self.start_gateway(OnDeadline::Open);
+        self.ready("orm-stream").await;
+        let (session, updates) = self.session(vec![], vec![]).await;
         assert!(updates.is_empty());
-        node.connected().await;
-        (node, session)
+        self.connected().await;
+        (self, session)
     }
 
     pub fn run_dir(&self) -> PathBuf {
@@ -228,7 +240,7 @@ impl Node {
         let (socket, _) = self.listener.as_ref().unwrap().accept().await.unwrap();
         let mut session = RuntimeSession::start(socket, self.cgroups.clone(), self.options);
         session.registered().await.unwrap();
-        assert_eq!(session.configure("containerd", "v2.1.9").await.unwrap(), 0x7ff);
+        assert_eq!(session.configure("containerd", self.version).await.unwrap(), 0x7ff);
         let updates = session.synchronize(pods, containers).await.unwrap();
         updates.iter().for_each(|u| self.cgroups.apply(u));
         (session, updates)

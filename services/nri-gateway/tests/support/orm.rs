@@ -29,6 +29,8 @@ struct Inner {
     watchers: Mutex<Vec<mpsc::Sender<Result<PlacementEvent, Status>>>>,
     stalled: watch::Sender<bool>,
     log: Mutex<Vec<String>>,
+    /// Pods for which every call fails.
+    unlucky: Mutex<Vec<String>>,
 }
 
 #[derive(Clone, Default)]
@@ -113,6 +115,7 @@ impl FakeOrm {
             watchers: Mutex::default(),
             stalled: watch::Sender::new(false),
             log: Mutex::default(),
+            unlucky: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -134,6 +137,16 @@ impl FakeOrm {
 
     pub fn stall(&self, stalled: bool) {
         self.inner.stalled.send_replace(stalled);
+    }
+
+    /// From now on, every question about this pod fails, and it is not taken in.
+    pub fn fails_for(&self, uid: &str) {
+        self.inner.unlucky.lock().unwrap().push(uid.to_owned());
+    }
+
+    fn luck(&self, uid: &str) -> Result<(), Status> {
+        let unlucky = self.inner.unlucky.lock().unwrap().iter().any(|u| u == uid);
+        if unlucky { Err(Status::internal("a fault of this orm")) } else { Ok(()) }
     }
 
     pub fn log(&self) -> Vec<String> {
@@ -207,6 +220,7 @@ impl Allocator for FakeOrm {
     async fn admit_pod(&self, request: Request<AdmitPodRequest>) -> Result<Response<AdmitReply>, Status> {
         let sandbox = request.into_inner().sandbox.unwrap();
         self.called(format!("admit {}", sandbox.pod_uid)).await;
+        self.luck(&sandbox.pod_uid)?;
         Ok(Response::new(self.admit(&sandbox, false)))
     }
 
@@ -216,7 +230,9 @@ impl Allocator for FakeOrm {
     ) -> Result<Response<AdmitReply>, Status> {
         let request = request.into_inner();
         self.called(format!("admit container {}", request.container.unwrap().container_id)).await;
-        Ok(Response::new(self.admit(&request.sandbox.unwrap(), true)))
+        let sandbox = request.sandbox.unwrap();
+        self.luck(&sandbox.pod_uid)?;
+        Ok(Response::new(self.admit(&sandbox, true)))
     }
 
     async fn release_pod(
@@ -242,10 +258,11 @@ impl Allocator for FakeOrm {
         request: Request<ReconcileRequest>,
     ) -> Result<Response<ReconcileReply>, Status> {
         let request = request.into_inner();
-        self.called("reconcile".into()).await;
+        let told: Vec<_> = request.sandboxes.iter().map(|s| s.sandbox_id.as_str()).collect();
+        self.called(format!("reconcile {}", told.join(" "))).await;
         let (adopted, books, _) = self.change(|books| {
             let mut adopted = Vec::new();
-            for sandbox in &request.sandboxes {
+            for sandbox in request.sandboxes.iter().filter(|s| self.luck(&s.pod_uid).is_ok()) {
                 // What was admitted and is not settled yet waits for its containers.
                 let runs = request.containers.iter().any(|c| c.sandbox_id == sandbox.sandbox_id);
                 if books.pods.get(&sandbox.pod_uid).is_none_or(|p| !p.settled && runs) {

@@ -2,6 +2,7 @@
 
 mod absent;
 mod handlers;
+mod import;
 mod machine;
 mod open;
 mod storage;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use actix::{Actor, AsyncContext as _, Context};
 use oxalyst_ledger::{Change, CommitError, Ledger};
-use oxalyst_mesh::Facts;
+use oxalyst_mesh::{Condition, Facts};
 use oxalyst_proto::orm::v1::PlacementEvent;
 use oxalyst_topology::Machine;
 use tokio::sync::broadcast;
@@ -46,6 +47,10 @@ pub struct Allocations {
     events: broadcast::Sender<Arc<PlacementEvent>>,
     watch_period: Duration,
     storage_fault: Option<String>,
+    /// How often the ledger was built anew, as last told.
+    rebuilt: u64,
+    /// Pending while the disk fails.
+    writable: Condition,
     facts: Facts,
     metrics: Metrics,
 }
@@ -102,6 +107,15 @@ impl Allocations {
     fn tick(&mut self) {
         self.look_at_machine();
         self.free_absent();
+        let promoted = plan::promote(&self.state, &self.machine);
+        if !promoted.is_empty() {
+            tracing::info!(
+                pods = promoted.changes.len(),
+                "dedicated pods that had waited for room get their sets"
+            );
+            // Refused by a failing disk, they wait on.
+            let _ = self.settle(&promoted);
+        }
         if !self.unsaved.is_empty() {
             // The outcome is told by `storage_works` or `storage_fails`; nothing waits for this attempt.
             let _ = self.commit(std::iter::empty(), false);
@@ -125,6 +139,7 @@ impl Allocations {
         if let Err(e) = self.ledger.flush() {
             tracing::debug!(error = %e, "the ledger's second witness lags behind");
         }
+        self.notice_rebuilding();
         match self.ledger.fault() {
             Some(why) => self.facts.set("ledger.sled", why),
             None => self.facts.set("ledger.sled", "ok"),

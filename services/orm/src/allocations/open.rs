@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use oxalyst_ledger::{Ledger, Opened, Options};
 use oxalyst_mesh::Mesh;
-use oxalyst_topology::{CpuSet, DiscoveryError, discover};
+use oxalyst_topology::{CpuSet, DiscoveryError, Machine, discover};
 use tokio::sync::broadcast;
 
 use super::absent::Absent;
+use super::import;
 use super::machine::Watched;
 use super::{Allocations, EVENTS};
 use crate::metrics::Metrics;
@@ -49,16 +50,41 @@ pub enum OpenError {
     /// The ledger's folder cannot be used.
     #[error(transparent)]
     Ledger(#[from] oxalyst_ledger::OpenError),
-    /// The first record could not be written.
+    /// What is taken over from Katalyst could not be written.
     #[error(transparent)]
     Commit(#[from] oxalyst_ledger::CommitError),
 }
+
+// === impl OpenError ===
+
+impl OpenError {
+    /// Whether it may pass by itself or by what an operator does elsewhere: a disk that is full or fails. A wrong setting, another
+    /// owner and a newer format do not.
+    pub fn can_pass(&self) -> bool {
+        use oxalyst_ledger::OpenError as Unopened;
+        match self {
+            Self::Ledger(Unopened::Disk(e)) => is_of_the_disk(&e.source),
+            Self::Folder { source, .. } => is_of_the_disk(source),
+            Self::Commit(_) => true,
+            Self::Ledger(_) | Self::Machine(_) | Self::Reserved { .. } | Self::ReservedAll { .. } => false,
+        }
+    }
+}
+
+fn is_of_the_disk(e: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    let of_the_path =
+        [Kind::PermissionDenied, Kind::NotADirectory, Kind::InvalidInput, Kind::InvalidFilename];
+    !of_the_path.contains(&e.kind())
+}
+
+// === impl Allocations ===
 
 impl Allocations {
     /// Reads the machine and the ledger. Blocks.
     ///
     /// # Errors
-    /// [`OpenError`], one line each. Damage of the ledger is no error: it is reported, and what is sound is used.
+    /// [`OpenError`], one line each; some [can pass](OpenError::can_pass). Damage of the ledger is no error: it is reported, and what is sound is used.
     pub fn open(settings: &Settings, mesh: &Mesh) -> Result<Self, OpenError> {
         let watched = Watched::new(settings.common.host_root.clone());
         let machine = discover(&watched.host_root)?;
@@ -69,9 +95,20 @@ impl Allocations {
         if machine.online().is_subset(&reserved) {
             return Err(OpenError::ReservedAll { reserved, online: machine.online().clone() });
         }
+        let absent = absent(&reserved, &machine);
+        if !absent.is_empty() {
+            tracing::warn!(%absent, online = %machine.online(), "reserved_cpus names CPUs that this machine does not have");
+        }
+        mesh.facts
+            .set("reserved.absent", if absent.is_empty() { "none".to_owned() } else { absent.to_string() });
         std::fs::create_dir_all(&settings.ledger_dir)
             .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
-        let (ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
+        let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
+        if let Some(dir) = &settings.import_katalyst_dir {
+            import::take_over(&mut ledger, dir, &mesh.facts)?;
+        }
+        let writable = mesh.readiness.condition("ledger", "it is being read");
+        // Nothing fails from here on, so that another attempt never registers them again.
         let metrics = Metrics::new(&mesh.registry);
         report(&opened, mesh, &metrics);
         let mut allocations = Self {
@@ -84,6 +121,8 @@ impl Allocations {
             events: broadcast::Sender::new(EVENTS),
             watch_period: settings.watch_period(),
             storage_fault: None,
+            rebuilt: 0,
+            writable,
             facts: mesh.facts.clone(),
             metrics,
         };
@@ -94,9 +133,17 @@ impl Allocations {
             reserved = %allocations.state.reserved,
             "the ledger is open"
         );
-        allocations.take_up_machine()?;
+        if let Err(e) = allocations.take_up_machine() {
+            tracing::error!(error = %e, "sets on CPUs that have gone could not be replaced; they keep what is recorded");
+        }
+        allocations.writable.fulfilled();
         Ok(allocations)
     }
+}
+
+/// Reserved CPUs that are neither online nor offline.
+fn absent(reserved: &CpuSet, machine: &Machine) -> CpuSet {
+    &(reserved - machine.online()) - machine.offline()
 }
 
 fn state(ledger: &Ledger, reserved: CpuSet) -> State {

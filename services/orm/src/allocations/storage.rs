@@ -3,7 +3,9 @@
 use oxalyst_ledger::{Change, CommitError};
 
 use super::Allocations;
+use crate::clock;
 use crate::plan::{Placement, PodChange};
+use crate::record;
 
 impl Allocations {
     pub(super) fn commit(
@@ -16,6 +18,7 @@ impl Allocations {
         let timer = self.metrics.commit_timer();
         match self.ledger.commit(&all) {
             Ok(generation) => {
+                self.notice_rebuilding();
                 timer.observe();
                 self.unsaved.clear();
                 self.facts.set("ledger.generation", generation);
@@ -50,13 +53,30 @@ impl Allocations {
             );
             self.facts.set("ledger.fault", &text);
         }
+        self.writable.pending(format!(
+            "{text}; meanwhile new exclusive sets are refused, and other decisions are held in memory only"
+        ));
+        // With nothing else to write, this is what finds out that the disk works again.
+        let probe = record::storage_probe(clock::unix_ms());
+        self.unsaved.insert(probe.key().to_owned(), probe);
         self.storage_fault = Some(text);
+    }
+
+    pub(super) fn notice_rebuilding(&mut self) {
+        if std::mem::replace(&mut self.rebuilt, self.ledger.rebuilt()) != self.ledger.rebuilt() {
+            tracing::error!(
+                "the ledger's folder was removed or replaced while in use; it was built anew from memory"
+            );
+            self.facts.set("ledger.damage", "folder removed while in use, built anew");
+            self.metrics.damage_found();
+        }
     }
 
     fn storage_works(&mut self) {
         if self.storage_fault.take().is_some() {
             tracing::info!("the ledger can be written again");
             self.facts.set("ledger.fault", "none");
+            self.writable.fulfilled();
         }
     }
 }

@@ -10,6 +10,7 @@ use super::{
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
 use oxalyst_units::MilliCpu;
+use std::collections::BTreeSet;
 
 /// Decides for a pod whose sandbox starts, or one of whose containers is created.
 ///
@@ -114,16 +115,29 @@ fn refuse(request: &Request, reason: Reason, message: &str) -> Refusal {
 
 /// The plan that makes this the pod's record.
 pub(super) fn put(state: &State, machine: &Machine, entry: PodEntry) -> Plan {
-    let known = state.pods.get(&entry.uid);
-    if known == Some(&entry) {
-        return Plan::default();
+    let plan = record(state, entry.clone());
+    if plan.is_empty() {
+        return plan;
     }
     let before = Layout::of(state, machine);
     let others = || state.pods.values().filter(|other| other.uid != entry.uid);
     let after = Layout::new(&state.reserved, machine, others().chain([&entry]));
-    let mut affected: std::collections::BTreeSet<_> =
+    let mut affected: BTreeSet<_> =
         others().filter(|other| before.differs_for(&after, other)).map(|other| other.uid.clone()).collect();
-    affected.insert(entry.uid.clone());
+    affected.insert(entry.uid);
+    Plan { affected, ..plan }
+}
+
+/// As [`put`], without saying whom it moves.
+pub(super) fn record(state: &State, entry: PodEntry) -> Plan {
+    let known = state.pods.get(&entry.uid);
+    if known == Some(&entry) {
+        return Plan::default();
+    }
     let replaced = known.map(|known| known.sandbox_id.clone()).filter(|id| *id != entry.sandbox_id);
-    Plan { retired: replaced.into_iter().collect(), changes: vec![PodChange::Put(entry)], affected }
+    Plan {
+        retired: replaced.into_iter().collect(),
+        changes: vec![PodChange::Put(entry)],
+        affected: BTreeSet::new(),
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     DecidedBy, Flag, Placement, Plan, PodChange, PodEntry, PoolName, Running, Stage, State,
-    admit::{draft, moved, put, with_set, without_request},
+    admit::{draft, moved, record, with_set, without_request},
     layout::Layout,
     room::Room,
 };
@@ -51,9 +51,10 @@ pub fn adopt(state: &State, machine: &Machine, running: &[Running]) -> Plan {
             Some(_) if after.released.contains(&request.sandbox_id) => continue,
             Some(known) => settle(&after, machine, moved(known, request), running),
         };
-        let step = put(&after, machine, entry);
+        let step = record(&after, entry);
         extend(&mut plan, &mut after, step);
     }
+    // Whom it moves is said once, of all of them together: a node may bring in thousands of pods.
     with_affected(plan, state, &after, machine)
 }
 
@@ -76,7 +77,7 @@ pub fn replan(state: &State, machine: &Machine) -> Plan {
             Ok(fit) if !fit.cpus.is_empty() => fit.placement(),
             _ => Placement::Pool(PoolName::Share),
         };
-        let step = put(&after, machine, entry);
+        let step = record(&after, entry);
         extend(&mut plan, &mut after, step);
     }
     plan.affected = state.pods.keys().cloned().collect();
@@ -112,13 +113,13 @@ fn names_pod(running: &Running) -> bool {
     !running.request.pod_uid.is_empty() && !running.request.sandbox_id.is_empty()
 }
 
-fn extend(plan: &mut Plan, state: &mut State, step: Plan) {
+pub(super) fn extend(plan: &mut Plan, state: &mut State, step: Plan) {
     state.apply(&step);
     plan.changes.extend(step.changes);
     plan.retired.extend(step.retired);
 }
 
-fn with_affected(plan: Plan, before: &State, after: &State, machine: &Machine) -> Plan {
+pub(super) fn with_affected(plan: Plan, before: &State, after: &State, machine: &Machine) -> Plan {
     let changed: BTreeSet<_> = plan
         .changes
         .iter()

@@ -15,13 +15,14 @@ mod balance;
 mod layout;
 mod native;
 mod outcome;
+mod promote;
 mod quantity;
 mod release;
 mod request;
 mod room;
 mod state;
 mod take;
-mod words;
+pub(crate) mod words;
 
 pub use admit::admit;
 pub use adopt::{adopt, replan};
@@ -32,6 +33,7 @@ pub use native::{
     take_native,
 };
 pub use outcome::{NumaFree, Plan, PodChange, Reason, Refusal};
+pub use promote::promote;
 pub use quantity::{
     BOUND_POOL_RATIO, Demand, PoolFault, PoolSizes, Proportional, pool_sizes, proportional, suffices,
     whole_cpus,

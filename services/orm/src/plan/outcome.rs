@@ -55,8 +55,12 @@ closed_set! {
     Reason {
         /// There are not enough CPUs.
         Insufficient = "insufficient",
+        /// There are enough, but not as the topology policy wants them.
+        Affinity = "affinity",
         /// The request contradicts itself or lacks what names it.
         Invalid = "invalid",
+        /// The policy does not do this.
+        Unsupported = "unsupported",
         /// The sandbox has ended already.
         Expired = "expired",
         /// The decision cannot be made durable.

@@ -56,7 +56,7 @@ impl<'a> Room<'a> {
         if !self.others.free.is_empty() {
             return Ok(());
         }
-        let asked_for = asked.map(|asked| format!(" (request {asked})")).unwrap_or_default();
+        let asked_for = asked.map(|asked| format!(" (request {})", request(asked))).unwrap_or_default();
         let message =
             format!("no CPU is left for the pod{asked_for}: all are exclusive, reserved or isolated");
         Err(self.insufficient(asked, &message))
@@ -77,17 +77,29 @@ impl<'a> Room<'a> {
 
     fn shortage(&self, asked: MilliCpu, need: usize) -> String {
         let free = &self.others.free;
-        let nodes = self.others.free_per_node().iter().map(in_words).collect::<Vec<_>>().join(", ");
         let mut message = format!(
-            "{need} CPU(s) of its own are needed (request {asked}), {} are free: {nodes}",
-            free.len()
+            "{} of its own {} needed (request {}), {}",
+            cpus(need),
+            are(need),
+            request(asked),
+            free_in_words(&self.others.free_per_node(), free.len())
         );
-        if need <= free.len() {
-            message += &format!(
-                "; none would be left for others, of which {} run in the shared and reclaim pools and {} are node agents",
-                self.others.sharing(),
-                self.others.agents
-            );
+        let keepers: Vec<String> = [
+            (self.others.sharing(), "pod", "in the shared and reclaim pools"),
+            (self.others.agents, "node agent", "outside of the exclusive sets"),
+        ]
+        .into_iter()
+        .filter(|(count, ..)| *count > 0)
+        .map(|(count, what, place)| {
+            if count == 1 {
+                format!("the 1 {what} that runs {place}")
+            } else {
+                format!("the {count} {what}s that run {place}")
+            }
+        })
+        .collect();
+        if need <= free.len() && !keepers.is_empty() {
+            message += &format!("; the last one stays with {}", keepers.join(" and "));
         }
         message
     }
@@ -110,11 +122,40 @@ impl Fit {
     }
 }
 
+/// "1 CPU is free on NUMA node 0 (1)", or with more than one node, each of them.
+fn free_in_words(nodes: &[NumaFree], count: usize) -> String {
+    let head = format!("{} {} free", cpus(count), are(count));
+    match nodes {
+        _ if count == 0 => "no CPU is free".to_owned(),
+        [node] => format!("{head} on NUMA node {} ({})", node.node, node.cpus),
+        _ => format!("{head}: {}", nodes.iter().map(in_words).collect::<Vec<_>>().join(", ")),
+    }
+}
+
 fn in_words(free: &NumaFree) -> String {
     if free.cpus.is_empty() {
         format!("none on NUMA node {}", free.node)
     } else {
         format!("{} on NUMA node {} ({})", free.cpus.len(), free.node, free.cpus)
+    }
+}
+
+fn cpus(count: usize) -> String {
+    format!("{count} CPU{}", if count == 1 { "" } else { "s" })
+}
+
+fn are(count: usize) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
+/// In CPUs: "1 CPU", "1.5 CPUs".
+fn request(asked: MilliCpu) -> String {
+    let (whole, rest) = (asked.0 / 1000, asked.0 % 1000);
+    let decimals = format!("{rest:03}");
+    match decimals.trim_end_matches('0') {
+        "" if whole == 1 => "1 CPU".to_owned(),
+        "" => format!("{whole} CPUs"),
+        decimals => format!("{whole}.{decimals} CPUs"),
     }
 }
 

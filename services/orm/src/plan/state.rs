@@ -97,7 +97,7 @@ closed_set! {
         NodeAgent = "node-agent",
         /// Every CPU is exclusive: a node agent runs on CPUs of others.
         NodeAgentOverlaps = "node-agent-overlaps",
-        /// No NUMA node alone had room for the bound pod.
+        /// No NUMA node alone had room for the bound pod, or its CPUs are on another node than it was bound to.
         NumaBindingSpans = "numa-binding-spans",
         /// A dedicated pod that ran before it was known, and for which there was no room: it runs in the shared pool.
         AdoptedWithoutRoom = "adopted-without-room",
@@ -105,6 +105,10 @@ closed_set! {
         CpuOffline = "cpu-offline",
         /// CPUs of the exclusive set have become reserved since; they do once the pod has ended.
         OnReserved = "on-reserved",
+        /// No NUMA node has CPUs for the pod that is to be bound, or none any more: it runs unbound.
+        NumaBindingLost = "numa-binding-lost",
+        /// More memory is taken of the pod's NUMA nodes than they have, since the machine has lost some.
+        MemoryShort = "memory-short",
         /// The pod's pool has no CPU left: it runs on reserved CPUs, or where there are none, on those of others.
         PoolEmpty = "pool-empty",
     }

@@ -10,6 +10,9 @@ pub struct Options {
     pub preference: Preference,
     /// Whether CPUs that shared pools do not need are kept for reclaimed pods; else shared pools get them.
     pub enable_reclaim: bool,
+    /// Whether a pool in which a container runs has at least one CPU even if nothing is asked for there, and whether shared pools
+    /// get all that they do not need as long as there is no reclaimed container. False is what the reference does.
+    pub serve_all: bool,
     /// Whether shared and reclaimed pods may run on the same CPUs.
     pub overlap: bool,
     /// Whether reclaimed pods that ask for it are bound to a NUMA node.

@@ -113,6 +113,22 @@ impl ContainerId {
     }
 }
 
+// === impl ContainerKind ===
+
+impl ContainerKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Main, Self::Init, Self::Sidecar];
+
+    /// The word for it in records.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::Init => "init",
+            Self::Sidecar => "sidecar",
+        }
+    }
+}
+
 // === impl Container ===
 
 impl Container {
@@ -147,7 +163,7 @@ impl Container {
     }
 
     /// The pool that it runs in, or will run in once it has ramped up.
-    pub(super) fn pool(&self) -> &str {
+    pub fn pool(&self) -> &str {
         self.owner.as_deref().unwrap_or_else(|| self.specified_pool())
     }
 

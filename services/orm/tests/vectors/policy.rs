@@ -30,7 +30,7 @@ type HintText = (Option<String>, bool);
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct OptionsText {
+pub struct OptionsText {
     hint_optimizer: Option<String>,
     packing_threshold: Option<f64>,
     enable_reclaim: bool,
@@ -294,7 +294,7 @@ impl Case {
 }
 
 impl OptionsText {
-    fn understand(&self) -> Result<Options, String> {
+    pub fn understand(&self) -> Result<Options, String> {
         let threshold = self.packing_threshold.unwrap_or_default();
         let preference = match self.hint_optimizer.as_deref() {
             None | Some("spreading") => Preference::Spreading,
@@ -310,6 +310,7 @@ impl OptionsText {
             numa_headroom: self.numa_headroom.iter().map(|(node, cpus)| (*node, milli(*cpus))).collect(),
             prefer_existing_numa: self.prefer_existing_numa,
             high_numa_first: self.high_numa_first,
+            serve_all: false,
         })
     }
 }

@@ -48,6 +48,19 @@ impl MetricsView {
         Self { now_unix_ms: reply.now_unix_ms, samples }
     }
 
+    /// What to tell of those of `ids` that nothing was measured for, a line each.
+    pub(crate) fn without_samples(&self, ids: &[String]) -> Vec<String> {
+        let known = |id: &str| {
+            self.samples
+                .iter()
+                .any(|s| s.container_id.as_deref() == Some(id) || s.pod_uid.as_deref() == Some(id))
+        };
+        let unknown = ids.iter().filter(|id| !known(id));
+        unknown
+            .map(|id| format!("nothing is measured for {id}: give a whole pod UID or container id, `oxctl pods -o wide` shows them"))
+            .collect()
+    }
+
     pub(crate) fn render(&self, wide: bool) -> String {
         let mut header = vec!["SUBJECT", "METRIC", "VALUE", "UNIT", "SOURCE", "AGE", "QUALITY", "REASON"];
         if wide {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use oxalyst_proto::gateway::v1::{AppliedContainer, ListContainersReply};
+use oxalyst_proto::gateway::v1::{AppliedContainer, ListContainersReply, RefusedPod};
 use oxalyst_proto::orm::v1::{PodPlacement, State};
 use oxalyst_proto::runtime::v1::ContainerState;
 use serde::Serialize;
@@ -34,6 +34,8 @@ pub(crate) struct PodView {
     /// `None`: the orm does not know the pod.
     pub(crate) placement: Option<PlacementView>,
     pub(crate) containers: Vec<ContainerView>,
+    /// Why each of its containers is refused; `None`: they are not.
+    pub(crate) refused: Option<String>,
 }
 
 /// What the orm decided.
@@ -82,7 +84,12 @@ impl PodsView {
         for placed in state.map(|s| s.pods).unwrap_or_default() {
             pods.insert(placed.pod_uid.clone(), PodView::placed(placed));
         }
-        for applied in running.map(|r| r.containers).unwrap_or_default() {
+        let (containers, refused) = running.map(|r| (r.containers, r.refused)).unwrap_or_default();
+        for refused in refused {
+            let pod = pods.entry(refused.pod_uid.clone()).or_insert_with(|| PodView::refused(&refused));
+            pod.refused = Some(refused.message);
+        }
+        for applied in containers {
             let pod = pods.entry(applied.pod_uid.clone()).or_insert_with(|| PodView::unplaced(&applied));
             pod.containers.push(ContainerView::from(applied));
         }
@@ -137,6 +144,7 @@ impl PodView {
             name: placed.name.clone(),
             placement: Some(PlacementView::from(placed)),
             containers: Vec::new(),
+            refused: None,
         }
     }
 
@@ -147,6 +155,18 @@ impl PodView {
             name: applied.pod.clone(),
             placement: None,
             containers: Vec::new(),
+            refused: None,
+        }
+    }
+
+    fn refused(refused: &RefusedPod) -> Self {
+        Self {
+            uid: refused.pod_uid.clone(),
+            namespace: refused.namespace.clone(),
+            name: refused.name.clone(),
+            placement: None,
+            containers: Vec::new(),
+            refused: None,
         }
     }
 
@@ -165,10 +185,23 @@ impl PodView {
             placement.map(|p| p.qos_level.clone()).unwrap_or_default(),
             cpus.unwrap_or_default(),
             mems.unwrap_or_default(),
-            placement.map(PlacementView::set).unwrap_or_default(),
+            self.set(),
             placement.and_then(|p| duration::since(now_unix_ms, p.since_unix_ms)).unwrap_or_default(),
             placement.map(|p| p.decided_by.clone()).unwrap_or_default(),
         ]
+    }
+
+    fn set(&self) -> String {
+        match (&self.placement, &self.refused) {
+            (Some(placement), _) => placement.set(),
+            (None, Some(_)) => "refused".to_owned(),
+            (None, None) => String::new(),
+        }
+    }
+
+    fn marks(&self, container: Option<&ContainerView>) -> String {
+        let own = container.into_iter().flat_map(|c| c.marks.iter().map(String::as_str));
+        self.refused.as_ref().map(|_| "refused").into_iter().chain(own).collect::<Vec<_>>().join(",")
     }
 
     fn wide_cells(&self, container: Option<&ContainerView>) -> Vec<String> {
@@ -176,7 +209,7 @@ impl PodView {
         vec![
             cell(container.and_then(|c| c.kernel_cpus.as_ref())),
             cell(container.and_then(|c| c.kernel_mems.as_ref())),
-            container.map(|c| c.marks.join(",")).unwrap_or_default(),
+            self.marks(container),
             placement.map(|p| p.flags.join(",")).unwrap_or_default(),
             placement.map(|p| format!("{}m", p.requested_milli_cpu)).unwrap_or_default(),
             placement.map(|p| p.request_source.clone()).unwrap_or_default(),
@@ -286,7 +319,12 @@ mod tests {
     }
 
     fn running(containers: Vec<AppliedContainer>) -> Option<ListContainersReply> {
-        Some(ListContainersReply { connected: true, runtime: "containerd v2".into(), containers })
+        Some(ListContainersReply {
+            connected: true,
+            runtime: "containerd v2".into(),
+            containers,
+            refused: vec![],
+        })
     }
 
     #[test]
@@ -304,6 +342,21 @@ mod tests {
              default    pod-a  z          running  shared_cores     0     0     shared (share)  42s    admit\n\
              default    pod-b  app        running  dedicated_cores  1     0     exclusive       42s    admit\n"
         );
+    }
+
+    #[test]
+    fn a_refused_pod_is_said_to_be_refused() {
+        let refused = RefusedPod {
+            pod_uid: "r".into(),
+            name: "pod-r".into(),
+            message: "no room".into(),
+            ..RefusedPod::default()
+        };
+        let told = ListContainersReply { refused: vec![refused], ..ListContainersReply::default() };
+        let view = PodsView::new(state(vec![]), Some(told), vec![], 0);
+        let row = view.render(true).lines().nth(1).unwrap().to_owned();
+        assert_eq!(row.matches("refused").count(), 2, "as its set and as its mark: {row}");
+        assert!(serde_json::to_string(&view).unwrap().contains("\"refused\":\"no room\""));
     }
 
     #[test]

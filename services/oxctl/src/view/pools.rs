@@ -16,7 +16,7 @@ pub(crate) struct PoolsView {
     pub(crate) pools: Vec<PoolView>,
     /// All exclusive sets together.
     pub(crate) exclusive: PoolView,
-    /// What could still be given exclusively.
+    /// What nobody has exclusively; the last CPU of it stays with the pods of the share and reclaim pools.
     pub(crate) free: Vec<FreeView>,
     /// Why new exclusive allocations are refused at present.
     pub(crate) storage_fault: Option<String>,
@@ -92,10 +92,33 @@ impl PoolsView {
         let or_none = |set: &Option<String>| set.clone().unwrap_or_else(|| "none".into());
         let mut lines =
             format!("online CPUs {}, reserved {}\n", or_none(&self.online), or_none(&self.reserved));
+        if let Some(kept) = self.kept() {
+            lines.push_str(&kept);
+        }
         if let Some(fault) = &self.storage_fault {
             lines.push_str(&format!("new exclusive allocations are refused: {fault}\n"));
         }
         paragraphs(&[pools.render(), free, lines])
+    }
+}
+
+// === impl PoolsView: what is free and yet cannot be given ===
+
+impl PoolsView {
+    fn kept(&self) -> Option<String> {
+        let pods: u32 = self
+            .pools
+            .iter()
+            .filter(|p| ["share", "reclaim"].contains(&p.name.as_str()))
+            .map(|p| p.pods)
+            .sum();
+        let free = self.free.iter().any(|f| f.count > 0);
+        let whose = match pods {
+            0 => return None,
+            1 => "the 1 pod that runs".to_owned(),
+            _ => format!("the {pods} pods that run"),
+        };
+        free.then(|| format!("the last free CPU stays with {whose} in the share and reclaim pools\n"))
     }
 }
 
@@ -132,7 +155,8 @@ mod tests {
              NUMA  FREE  CPUS\n\
              0     1     3\n\
              \n\
-             online CPUs 0-3, reserved none\n"
+             online CPUs 0-3, reserved none\n\
+             the last free CPU stays with the 2 pods that run in the share and reclaim pools\n"
         );
     }
 

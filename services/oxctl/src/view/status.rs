@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use oxalyst_proto::mesh::v1::Status;
 use serde::Serialize;
 
-use super::{cell, paragraphs};
+use super::{Told, cell, paragraphs};
 use crate::duration;
 use crate::peers::PeerError;
 use crate::table::Table;
@@ -57,6 +57,15 @@ impl StatusView {
         let services: Vec<_> =
             replies.into_iter().map(|(name, reply)| ServiceView::new(name, reply, now_unix_ms)).collect();
         Self { ready: services.iter().all(|s| s.state == ServiceState::Ready), services }
+    }
+
+    /// Nothing is told where no service answered.
+    pub(crate) fn told(&self) -> Told {
+        if self.services.iter().all(|s| s.error.is_some()) {
+            Told::Nothing
+        } else {
+            Told::well_if(self.ready)
+        }
     }
 
     pub(crate) fn render(&self) -> String {

@@ -9,6 +9,6 @@ mod state;
 mod supply;
 
 pub use hints::hints;
-pub use place::{Placed, place, remove};
+pub use place::{Placed, place, remove, settle};
 pub use state::{Changes, Container, Options, Request, State};
 pub use supply::{NodeSupply, Resource, Supply};

@@ -56,8 +56,8 @@ pub fn remove(state: &State, machine: &Machine, pod: &str) -> Changes {
     differing(state, &after)
 }
 
-/// Gives all who are bound to no node what is left.
-fn settle(state: &mut State, machine: &Machine) {
+/// Gives all who are bound to no node what is left, and the others the nodes with memory that are nearest to their own.
+pub fn settle(state: &mut State, machine: &Machine) {
     let common = state.common_mems(machine);
     for container in state.containers.values_mut() {
         match &container.bound_to {

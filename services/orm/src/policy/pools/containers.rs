@@ -99,5 +99,6 @@ fn among(state: &State, machine: &Machine, wishes: &Wishes, exclusive: &CpuSet) 
     let free = || machine.online() - &blocked(state, machine) - exclusive;
     let free = wishes.numa_binding().then(free);
     let found = named.filter(|cpus| !cpus.is_empty()).or(free).filter(|cpus| !cpus.is_empty());
-    found.unwrap_or_else(|| machine.online().clone())
+    let all = || Some(machine.online() - machine.isolated()).filter(|cpus| !cpus.is_empty());
+    found.or_else(all).unwrap_or_else(|| machine.online().clone())
 }

@@ -16,8 +16,8 @@ pub(super) struct Need {
 const BOUND: u64 = 2;
 
 /// What each pool needs: the main shared containers in it together, and those that will join it once they have ramped up. One
-/// that joins it just now is not counted yet.
-pub(super) fn needs(state: &State, joining: Option<&ContainerId>) -> BTreeMap<String, Need> {
+/// that joins it just now is not counted yet. `least` is what a pool needs at the least.
+pub(super) fn needs(state: &State, joining: Option<&ContainerId>, least: usize) -> BTreeMap<String, Need> {
     let mut sums: BTreeMap<String, (Option<u32>, MilliCpu)> = BTreeMap::new();
     for (id, container) in &state.containers {
         let counts = container.qos == QosLevel::Shared && container.kind == ContainerKind::Main;
@@ -33,7 +33,7 @@ pub(super) fn needs(state: &State, joining: Option<&ContainerId>) -> BTreeMap<St
     }
     // A bound pool has its node's CPUs to itself, and so must exist even if nobody in it asks for anything.
     let needs = sums.into_iter().map(|(pool, (node, sum))| {
-        let cpus = whole(sum).max(usize::from(node.is_some()));
+        let cpus = whole(sum).max(least).max(usize::from(node.is_some()));
         (pool, Need { node, cpus })
     });
     needs.filter(|(_, need)| need.cpus > 0).collect()

@@ -11,6 +11,7 @@ use super::{
     reclaim::size as reclaim_size,
 };
 use crate::plan::{End, Spread, take_by_numa_balance};
+use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
 use std::collections::BTreeMap;
 
@@ -34,7 +35,7 @@ impl Shares {
         joining: Option<&ContainerId>,
     ) -> Self {
         let view = View::of(state, machine);
-        let needs = needs(state, joining);
+        let needs = needs(state, joining, usize::from(options.serve_all));
         let available = available(&view);
         let bound_nodes: NumaMask = needs.values().filter_map(|need| need.node).collect();
         let on_bound = cpus_on(machine, &bound_nodes);
@@ -52,7 +53,8 @@ impl Shares {
             let ratios = overlap::ratios(state);
             shares.left |= &overlap::shared(machine, &shares.pools, &ratios);
         } else if !options.enable_reclaim {
-            shares.hand_out(machine, &unbound);
+            let idle = options.serve_all && !state.containers.values().any(|c| c.qos == QosLevel::Reclaimed);
+            shares.hand_out(machine, &unbound, if idle { 0 } else { reclaim_size(machine) });
         }
         shares
     }
@@ -70,9 +72,8 @@ impl Shares {
         self.pools.extend(pools);
     }
 
-    /// Hands what is left over to the pools that are not bound, down to what the reclaim pool always has.
-    fn hand_out(&mut self, machine: &Machine, needs: &BTreeMap<String, usize>) {
-        let keep = reclaim_size(machine);
+    /// Hands what is left over to the pools that are not bound, down to what is kept for reclaimed pods.
+    fn hand_out(&mut self, machine: &Machine, needs: &BTreeMap<String, usize>, keep: usize) {
         let excess = self.left.len().saturating_sub(keep);
         let total: usize = needs.keys().filter_map(|name| self.pools.get(name)).map(CpuSet::len).sum();
         if excess == 0 || total == 0 {

@@ -1,0 +1,40 @@
+//! A node that moves over from Katalyst: its pods keep what they have.
+
+use std::path::Path;
+
+use oxalyst_ledger::{CommitError, Ledger};
+use oxalyst_mesh::Facts;
+
+use crate::plan::PodChange;
+use crate::{clock, katalyst, record};
+
+/// Lines of the log that one import may take.
+const MAX_LINES: usize = 100;
+const FACT: &str = "import.katalyst";
+
+/// Takes over what Katalyst's files in `dir` say, in one commit, if the ledger is new: what it says later is newer than they are.
+///
+/// # Errors
+/// The disk refuses. The ledger is then still new.
+pub(super) fn take_over(ledger: &mut Ledger, dir: &Path, facts: &Facts) -> Result<(), CommitError> {
+    if ledger.generation() > 0 {
+        facts.set(FACT, "not needed: the ledger is not new");
+        return Ok(());
+    }
+    let (files, missing) = katalyst::read(dir);
+    let mut import = katalyst::import(&files, clock::unix_ms());
+    import.faults.splice(0..0, missing);
+    let changes: Vec<_> =
+        import.pods.iter().cloned().map(|entry| record::change(&PodChange::Put(entry))).collect();
+    ledger.commit(&changes)?;
+    let taken = import.taken();
+    tracing::info!(dir = %dir.display(), "Katalyst's files: {taken}");
+    for fault in import.faults.iter().take(MAX_LINES) {
+        tracing::warn!("Katalyst's files: {fault}");
+    }
+    if import.faults.len() > MAX_LINES {
+        tracing::warn!("Katalyst's files: {} more like these", import.faults.len() - MAX_LINES);
+    }
+    facts.set(FACT, taken);
+    Ok(())
+}

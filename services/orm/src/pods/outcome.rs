@@ -1,0 +1,58 @@
+//! What planning says.
+
+use super::{Pod, State, placement};
+use crate::policy::Remembered;
+use oxalyst_topology::Machine;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// A change of the state, to be made durable as a whole before anyone is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a plan changes nothing by itself"]
+pub struct Plan {
+    /// The state once the plan holds.
+    pub after: State,
+    /// Pods whose record changes; `None`: the pod is no more.
+    pub pods: BTreeMap<String, Option<Arc<Pod>>>,
+    /// The whole memory of pods that had NUMA nodes for themselves, where it changes.
+    pub remembered: Option<Vec<Remembered>>,
+    /// Whether pools, or the CPUs of anybody, are others afterwards.
+    pub moved: bool,
+    /// Pods of which a container runs elsewhere afterwards, or whose record changes; removed pods are not among them.
+    pub affected: BTreeSet<String>,
+}
+
+// === impl Plan ===
+
+impl Plan {
+    pub(super) fn between(before: &State, after: State, machine: &Machine) -> Self {
+        let mut pods = BTreeMap::new();
+        for uid in before.pods.keys().filter(|uid| !after.pods.contains_key(*uid)) {
+            pods.insert(uid.clone(), None);
+        }
+        for (uid, pod) in &after.pods {
+            if before.pods.get(uid) != Some(pod) || super::record::differs(before, &after, uid) {
+                pods.insert(uid.clone(), Some(Arc::clone(pod)));
+            }
+        }
+        let (old, new) = (placement::placements(before, machine), placement::placements(&after, machine));
+        let moved = new.into_iter().filter(|(uid, placement)| old.get(uid) != Some(placement));
+        let changed = pods.iter().filter(|(_, pod)| pod.is_some()).map(|(uid, _)| uid.clone());
+        let affected = moved.map(|(uid, _)| uid).chain(changed).collect();
+        let remembered = &after.cpus.remembered;
+        Self {
+            remembered: (before.cpus.remembered != *remembered).then(|| remembered.clone()),
+            moved: before.cpus.pools != after.cpus.pools || before.cpus.containers != after.cpus.containers,
+            affected,
+            pods,
+            after,
+        }
+    }
+
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty() && self.remembered.is_none() && !self.moved && self.affected.is_empty()
+    }
+}

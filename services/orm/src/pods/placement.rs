@@ -1,0 +1,182 @@
+//! Who runs where: derived from the state and the machine.
+
+use super::{Pod, Role, State};
+use crate::{
+    plan::{Flag, NumaFree},
+    policy::{ContainerId, INTERRUPT},
+};
+use oxalyst_qos::QosLevel;
+use oxalyst_topology::{CpuSet, Machine, NumaMask};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where the containers of a pod run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPlacement {
+    /// Pod uid.
+    pub uid: String,
+    /// Its containers in the order in which they were told.
+    pub containers: Vec<ContainerPlacement>,
+}
+
+/// Where one container runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerPlacement {
+    /// Its name.
+    pub name: String,
+    /// What it is to its pod.
+    pub role: Role,
+    /// The pool whose CPUs it runs on; `None` for an exclusive set and for node agents.
+    pub pool: Option<String>,
+    /// Its CPUs: online, never empty while any CPU is.
+    pub cpus: CpuSet,
+    /// Its NUMA nodes for memory; never empty.
+    pub mems: NumaMask,
+    /// Whether the CPUs are its pod's own.
+    pub exclusive: bool,
+    /// Deviations from what was asked, those of its pod included.
+    pub flags: BTreeSet<Flag>,
+}
+
+struct Seen<'a> {
+    state: &'a State,
+    machine: &'a Machine,
+    exclusive: CpuSet,
+    /// For node agents, and whether they run on CPUs of others.
+    agent: (CpuSet, bool),
+    /// For those whose own CPUs are gone.
+    refuge: CpuSet,
+    mems: NumaMask,
+}
+
+// === impl Seen ===
+
+impl<'a> Seen<'a> {
+    fn of(state: &'a State, machine: &'a Machine) -> Self {
+        let exclusive = state.cpus.exclusive();
+        let schedulable = first([machine.online() - machine.isolated(), machine.online().clone()]);
+        let open = machine.online() - machine.isolated() - &exclusive;
+        let reserved = machine.online() & &state.cpus.reserved;
+        let agent = if open.is_empty() {
+            (first([reserved, schedulable.clone()]), true)
+        } else {
+            (open.clone(), false)
+        };
+        let refuge = first([&open - &state.cpus.reserved, open, schedulable]);
+        let mems = state.memory.common_mems(machine);
+        Self { state, machine, exclusive, agent, refuge, mems }
+    }
+
+    fn pod(&self, pod: &Pod) -> PodPlacement {
+        let containers =
+            pod.containers.iter().map(|container| self.container(pod, &container.name, container.role));
+        PodPlacement { uid: pod.uid.clone(), containers: containers.collect() }
+    }
+
+    fn container(&self, pod: &Pod, name: &str, role: Role) -> ContainerPlacement {
+        let mut flags = pod.flags.clone();
+        let own = ContainerId::new(pod.uid.as_str(), name);
+        let main = ContainerId::new(pod.uid.as_str(), pod.main.as_str());
+        let entry = self.state.cpus.containers.get(&own).or_else(|| self.state.cpus.containers.get(&main));
+        let memory =
+            self.state.memory.containers.get(&own).or_else(|| self.state.memory.containers.get(&main));
+        let with_memory = self.machine.memory_nodes();
+        let told = memory.map(|memory| &memory.mems & &with_memory).unwrap_or_default();
+        let all = || self.machine.nodes().iter().map(|node| node.id).collect();
+        let mems = [told, self.mems.clone(), with_memory].into_iter().find(|mask| !mask.is_empty());
+        let mut placement = ContainerPlacement {
+            name: name.to_owned(),
+            role,
+            pool: None,
+            cpus: CpuSet::new(),
+            mems: mems.unwrap_or_else(all),
+            exclusive: false,
+            flags: BTreeSet::new(),
+        };
+        if let Some(entry) = entry {
+            placement.cpus = &entry.cpus & self.machine.online();
+            let own = entry.qos == QosLevel::Dedicated;
+            if own && !entry.cpus.is_subset(self.machine.online()) {
+                flags.insert(Flag::CpuOffline);
+            }
+            if own && !entry.cpus.is_disjoint(&self.state.cpus.reserved) {
+                flags.insert(Flag::OnReserved);
+            }
+            let home = own.then_some(entry.numa_hint).flatten().map(NumaMask::only);
+            let nodes = self.machine.nodes_of(&placement.cpus);
+            if home.is_some_and(|home| !nodes.is_empty() && nodes != home) {
+                flags.insert(Flag::NumaBindingSpans);
+            }
+            placement.exclusive = own && !placement.cpus.is_empty();
+            if !own {
+                placement.pool = Some(entry.pool().to_owned()).filter(|pool| !pool.is_empty());
+            }
+            if placement.cpus.is_empty() {
+                placement.cpus.clone_from(&self.refuge);
+                flags.insert(Flag::PoolEmpty);
+            }
+        } else {
+            let (cpus, overlaps) = &self.agent;
+            placement.cpus.clone_from(cpus);
+            if *overlaps {
+                flags.insert(Flag::NodeAgentOverlaps);
+            }
+        }
+        placement.flags = flags;
+        placement
+    }
+
+    /// CPUs that could be given exclusively.
+    fn free(&self) -> CpuSet {
+        let kept = &self.state.cpus.reserved | &self.state.cpus.pool(INTERRUPT);
+        self.machine.online() - self.machine.isolated() - &self.exclusive - &kept
+    }
+}
+
+fn first<const N: usize>(sets: [CpuSet; N]) -> CpuSet {
+    sets.into_iter().find(|set| !set.is_empty()).unwrap_or_default()
+}
+
+/// Where every pod runs, by uid.
+pub fn placements(state: &State, machine: &Machine) -> BTreeMap<String, PodPlacement> {
+    let seen = Seen::of(state, machine);
+    state.pods.iter().map(|(uid, pod)| (uid.clone(), seen.pod(pod))).collect()
+}
+
+/// Where this pod runs; `None` for a pod that is not known.
+pub fn placement_of(state: &State, machine: &Machine, uid: &str) -> Option<PodPlacement> {
+    state.pods.get(uid).map(|pod| Seen::of(state, machine).pod(pod))
+}
+
+/// The online CPUs of every pool, by name. A pool whose containers all ramp up is where they run meanwhile.
+pub fn pools(state: &State, machine: &Machine) -> BTreeMap<String, CpuSet> {
+    let pools = state.cpus.pools.iter();
+    let mut pools: BTreeMap<_, _> =
+        pools.map(|(name, cpus)| (name.clone(), cpus & machine.online())).collect();
+    let rising = state.cpus.containers.values().filter(|own| own.qos == QosLevel::Shared && own.ramp_up);
+    for own in rising {
+        pools.entry(own.pool().to_owned()).or_insert_with(|| &own.cpus & machine.online());
+    }
+    pools
+}
+
+/// CPUs that could be given exclusively, for each NUMA node that has CPUs.
+pub fn free_per_node(state: &State, machine: &Machine) -> Vec<NumaFree> {
+    free(state, machine)
+}
+
+pub(super) fn free(state: &State, machine: &Machine) -> Vec<NumaFree> {
+    let free = Seen::of(state, machine).free();
+    let nodes = machine.nodes().iter().filter(|node| !node.cpus.is_empty());
+    nodes.map(|node| NumaFree { node: node.id, cpus: &node.cpus & &free }).collect()
+}
+
+pub(super) fn free_in_words(state: &State, machine: &Machine) -> String {
+    let free = free(state, machine);
+    let words = free.iter().map(|free| format!("{} on {}", free.cpus.len(), free.node));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// CPUs that are neither exclusive nor isolated.
+pub(super) fn open(state: &State, machine: &Machine) -> CpuSet {
+    machine.online() - machine.isolated() - &state.cpus.exclusive()
+}
