@@ -63,7 +63,7 @@ async fn passes(mesh: &mut Mesh, containers: usize, tree: &str) -> Result<Vec<Ro
     })
     .await?;
     let kept = kept_open(pid)?;
-    let mut buffer = vec![0; 16 << 10];
+    let mut buffer = vec![0; 64 << 10];
     let (mut pass, mut floor) = (Samples::default(), Samples::default());
     while pass.len() < PASSES {
         let before = last.last_pass_unix_ms;
@@ -106,7 +106,11 @@ fn kept_open(pid: u32) -> Result<Vec<File>, Fault> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
         let Ok(target) = std::fs::read_link(entry?.path()) else { continue };
-        if target.to_string_lossy().contains("/cgroup/") && target.is_file() {
+        let path = target.to_string_lossy();
+        // What a pass reads: cgroups, and the machine's own files in the same pass.
+        let read =
+            path.contains("/cgroup/") || path.contains("/proc/") || path.contains("/devices/system/node/");
+        if read && target.is_file() {
             files.push(File::open(target)?);
         }
     }

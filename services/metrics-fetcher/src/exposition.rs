@@ -62,6 +62,9 @@ impl PassMetrics {
         registry.register("metric_values", "Values by source and quality", computed(write));
         let write: Write = Arc::new(|s, e| s.oldest(e));
         registry.register("metric_age_seconds", "Age of the oldest value that is told", computed(write));
+        let write: Write = Arc::new(|s, e| s.late(e));
+        let help = "Values that came older than their source may deliver, so far";
+        registry.register("metric_stale_total", help, computed(write));
         let write: Write = Arc::new(|s, e| gauge(e, s.snapshot.pass.open_files));
         registry.register("collect_open_files", "Descriptors kept open", computed(write));
         let write: Write = Arc::new(|s, e| gauge(e, s.snapshot.pass.failed_files));
@@ -119,6 +122,14 @@ impl Scrape<'_> {
                 let labels = [("source", source), ("quality", quality)];
                 encoder.encode_family(&labels)?.encode_gauge(&count)?;
             }
+        }
+        Ok(())
+    }
+
+    fn late(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        for layer in self.at.store.view().layers {
+            let total = i64::try_from(layer.stale_total).unwrap_or(i64::MAX);
+            encoder.encode_family(&[("source", layer.source.name())])?.encode_gauge(&total)?;
         }
         Ok(())
     }

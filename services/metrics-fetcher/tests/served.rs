@@ -269,6 +269,7 @@ async fn every_exposed_name_is_listed_here() {
     let own = [
         "metric_values",
         "metric_age_seconds",
+        "metric_stale_total",
         "collect_open_files",
         "collect_failed_files",
         "collect_containers",
