@@ -183,7 +183,8 @@ proptest! {
             // All that is free is too little, or is all that is left for the others.
             prop_assert!(free == 0 || need >= free, "{refusal:?}");
             if let Some(asked) = refusal.asked {
-                prop_assert!(refusal.message.contains(&asked.to_string()), "{refusal:?}");
+                let told = format!("request {} CPU", asked.0 as f64 / 1000.0);
+                prop_assert!(refusal.message.contains(&told), "{refusal:?}");
             }
         }
     }

@@ -4,7 +4,7 @@
 use orm::{
     plan::{Flag, NativeOption},
     pods::{
-        Asked, Class, CpuPolicy, Native, Plan, PodRequest, Request, Resize, Role, Rules, State,
+        Asked, Class, CpuPolicy, Native, Plan, PodRequest, Request, Resize, Role, Rules, State, Told,
         free_per_node, placements, plan, pools, record,
     },
     policy::{Options, Preference},
@@ -169,6 +169,7 @@ impl World {
             class: classes[qos],
             wishes: wishes.iter().map(|w| (WISHES[*w].0.to_owned(), WISHES[*w].1.to_owned())).collect(),
             node_agent: pod == 7,
+            told: Told::default(),
             flags: BTreeSet::new(),
             containers: containers.iter().enumerate().map(asked).collect(),
             now_unix_ms: self.now,

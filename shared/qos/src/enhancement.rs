@@ -54,6 +54,11 @@ impl Enhancements {
         self.0.get(key).map(String::as_str)
     }
 
+    /// All of them, ascending by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
     /// Whether the pod is to be bound to NUMA nodes.
     pub fn numa_binding(&self) -> bool {
         self.get(NUMA_BINDING) == Some("true")

@@ -190,7 +190,8 @@ impl Released {
         self.0.iter().map(String::as_str)
     }
 
-    fn remember(&mut self, sandbox_id: &str) {
+    /// Remembers a sandbox that has ended, and forgets the oldest where there are too many.
+    pub(crate) fn remember(&mut self, sandbox_id: &str) {
         if self.contains(sandbox_id) {
             return;
         }
@@ -200,7 +201,8 @@ impl Released {
         self.0.push_back(sandbox_id.to_owned());
     }
 
-    fn forget(&mut self, sandbox_id: &str) {
+    /// Forgets a sandbox that runs after all.
+    pub(crate) fn forget(&mut self, sandbox_id: &str) {
         self.0.retain(|known| known != sandbox_id);
     }
 }

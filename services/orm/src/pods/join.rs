@@ -73,6 +73,7 @@ fn draft(request: &PodRequest) -> Pod {
         node_agent: agent,
         main: String::new(),
         containers: Vec::new(),
+        told: request.told.clone(),
         flags,
         since_unix_ms: request.now_unix_ms,
     }

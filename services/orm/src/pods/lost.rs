@@ -70,6 +70,7 @@ fn place_anew(after: &mut State, machine: &Machine, rules: &Rules, pod: &Arc<Pod
         class: pod.class,
         wishes: pod.wishes.clone(),
         node_agent: pod.node_agent,
+        told: pod.told.clone(),
         flags: BTreeSet::new(),
         containers: moving,
         now_unix_ms: pod.since_unix_ms,

@@ -18,18 +18,22 @@ mod native;
 mod native_memory;
 mod outcome;
 mod placement;
+mod pool;
 pub mod record;
 mod request;
 mod resize;
 mod rules;
+mod sandbox;
 mod settled;
 mod shortage;
 mod state;
 
 pub use outcome::Plan;
 pub use placement::{ContainerPlacement, PodPlacement, free_per_node, placement_of, placements, pools};
-pub use request::{Asked, PodRequest, Request, Resize};
+pub use pool::{Pool, SYSTEM, pools as shown_pools};
+pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use rules::{CpuPolicy, Native, Rules};
+pub use sandbox::{Admission, admit, adopt, release, replan};
 pub use state::{Class, Container, Pod, Role, State};
 
 pub use crate::plan::Refusal;
@@ -69,6 +73,10 @@ pub fn plan(state: &State, machine: &Machine, rules: &Rules, request: &Request) 
         Ok(()) => Ok(Plan::between(state, after, &machine)),
         Err(mut refusal) => {
             refusal.free = placement::free(state, &machine);
+            if matches!(refusal.reason, Reason::Insufficient | Reason::Affinity) {
+                let free = placement::in_words(&refusal.free);
+                refusal.message += &format!("; free CPUs: {free}");
+            }
             Err(refusal)
         }
     }

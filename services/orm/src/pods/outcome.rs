@@ -51,6 +51,16 @@ impl Plan {
         }
     }
 
+    /// Pods that are no more.
+    pub fn removed(&self) -> impl Iterator<Item = &String> {
+        self.pods.iter().filter(|(_, pod)| pod.is_none()).map(|(uid, _)| uid)
+    }
+
+    /// Whether this plan frees the pod of this uid.
+    pub fn removes(&self, uid: &str) -> bool {
+        self.pods.get(uid).is_some_and(Option::is_none)
+    }
+
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.pods.is_empty() && self.remembered.is_none() && !self.moved && self.affected.is_empty()

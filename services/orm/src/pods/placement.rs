@@ -1,9 +1,9 @@
 //! Who runs where: derived from the state and the machine.
 
-use super::{Pod, Role, State};
+use super::{Pod, Role, State, pool::SYSTEM};
 use crate::{
     plan::{Flag, NumaFree},
-    policy::{ContainerId, INTERRUPT},
+    policy::{Container, ContainerId, INTERRUPT, RESERVE},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
@@ -108,7 +108,7 @@ impl<'a> Seen<'a> {
             }
             placement.exclusive = own && !placement.cpus.is_empty();
             if !own {
-                placement.pool = Some(entry.pool().to_owned()).filter(|pool| !pool.is_empty());
+                placement.pool = Some(self.pool_of(entry, &mut flags));
             }
             if placement.cpus.is_empty() {
                 placement.cpus.clone_from(&self.refuge);
@@ -123,6 +123,24 @@ impl<'a> Seen<'a> {
         }
         placement.flags = flags;
         placement
+    }
+
+    /// A system container that names no pool, or one that there is not, runs on all CPUs.
+    fn pool_of(&self, entry: &Container, flags: &mut BTreeSet<Flag>) -> String {
+        if entry.qos != QosLevel::System {
+            return entry.pool().to_owned();
+        }
+        match entry.wishes.cpuset_pool() {
+            Some(named) if self.state.cpus.pools.keys().any(|pool| pool.starts_with(named)) => {
+                named.to_owned()
+            }
+            named => {
+                if named.is_some() {
+                    flags.insert(Flag::PoolUnknown);
+                }
+                SYSTEM.to_owned()
+            }
+        }
     }
 
     /// CPUs that could be given exclusively.
@@ -152,6 +170,10 @@ pub fn pools(state: &State, machine: &Machine) -> BTreeMap<String, CpuSet> {
     let pools = state.cpus.pools.iter();
     let mut pools: BTreeMap<_, _> =
         pools.map(|(name, cpus)| (name.clone(), cpus & machine.online())).collect();
+    // Reserved CPUs that became so later stay with the set that has them.
+    if let Some(reserve) = pools.get_mut(RESERVE) {
+        *reserve -= &state.cpus.exclusive();
+    }
     let rising = state.cpus.containers.values().filter(|own| own.qos == QosLevel::Shared && own.ramp_up);
     for own in rising {
         pools.entry(own.pool().to_owned()).or_insert_with(|| &own.cpus & machine.online());
@@ -170,13 +192,31 @@ pub(super) fn free(state: &State, machine: &Machine) -> Vec<NumaFree> {
     nodes.map(|node| NumaFree { node: node.id, cpus: &node.cpus & &free }).collect()
 }
 
-pub(super) fn free_in_words(state: &State, machine: &Machine) -> String {
-    let free = free(state, machine);
-    let words = free.iter().map(|free| format!("{} on {}", free.cpus.len(), free.node));
+/// For people: so many on each node, and which.
+pub(super) fn in_words(free: &[NumaFree]) -> String {
+    let words = free.iter().map(|free| match free.cpus.len() {
+        0 => format!("none on NUMA node {}", free.node),
+        count => format!("{count} on NUMA node {} ({})", free.node, free.cpus),
+    });
     words.collect::<Vec<_>>().join(", ")
 }
 
 /// CPUs that are neither exclusive nor isolated.
 pub(super) fn open(state: &State, machine: &Machine) -> CpuSet {
     machine.online() - machine.isolated() - &state.cpus.exclusive()
+}
+
+/// Where a shared pod would run if one came.
+pub(super) fn unclaimed(state: &State, machine: &Machine) -> CpuSet {
+    let seen = Seen::of(state, machine);
+    let bound = state.cpus.containers.values().filter(|own| own.is_bound_shared() || own.is_exclusive());
+    let nodes = bound.fold(NumaMask::new(), |union, own| union | &machine.nodes_of(&own.cpus));
+    let kept = machine.nodes().iter().filter(|node| nodes.contains(node.id));
+    let kept = kept.fold(CpuSet::new(), |union, node| union | &node.cpus);
+    first([seen.free() - &kept, seen.refuge])
+}
+
+/// All CPUs but the isolated ones.
+pub(super) fn everywhere(machine: &Machine) -> CpuSet {
+    first([machine.online() - machine.isolated(), machine.online().clone()])
 }

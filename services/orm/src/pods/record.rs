@@ -1,6 +1,6 @@
 //! What the ledger holds of whole pods.
 
-use super::{Asked, CpuPolicy, Plan, Pod, Rules, State, settled};
+use super::{Asked, CpuPolicy, Plan, Pod, Rules, State, Told, settled};
 use crate::{
     plan::UnknownWord,
     policy::{
@@ -165,6 +165,10 @@ pub fn encode(state: &State, pod: &Pod) -> Vec<u8> {
         containers: pod.containers.iter().map(container).collect(),
         flags: pod.flags.iter().map(ToString::to_string).collect(),
         since_unix_ms: pod.since_unix_ms,
+        request_milli: pod.told.request.map(|milli| milli.0),
+        request_source: pod.told.source.to_string(),
+        decided_by: pod.told.decided_by.to_string(),
+        open: pod.told.open,
     }
     .encode_to_vec()
 }
@@ -232,6 +236,12 @@ fn decode(state: &mut State, bytes: &[u8]) -> Result<(), RecordError> {
         containers: Vec::new(),
         flags: record.flags.iter().map(|word| word.parse()).collect::<Result<_, _>>()?,
         since_unix_ms: record.since_unix_ms,
+        told: Told {
+            request: record.request_milli.map(MilliCpu),
+            source: record.request_source.parse()?,
+            decided_by: record.decided_by.parse()?,
+            open: record.open,
+        },
     };
     let (mut cpus, mut memory) = (Vec::new(), Vec::new());
     for container in record.containers {

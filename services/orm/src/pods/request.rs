@@ -1,8 +1,11 @@
 //! What is to happen.
 
 use super::{Class, Role};
-use crate::{plan::Flag, policy::Wishes};
-use oxalyst_qos::QosLevel;
+use crate::{
+    plan::{DecidedBy, Flag, RequestSource, Stage},
+    policy::Wishes,
+};
+use oxalyst_qos::{Attributes, QosLevel};
 use oxalyst_topology::CpuSet;
 use oxalyst_units::{Bytes, MilliCpu};
 use std::collections::BTreeSet;
@@ -57,6 +60,8 @@ pub struct PodRequest {
     pub wishes: Wishes,
     /// Whether it must run on every node whatever else does.
     pub node_agent: bool,
+    /// What is remembered of how it was asked for.
+    pub told: Told,
     /// What of its annotations could not be understood or served.
     pub flags: BTreeSet<Flag>,
     /// Its containers, init containers in the order in which they run. One that is known already is passed over.
@@ -93,4 +98,72 @@ pub struct Resize {
     pub limit: Option<MilliCpu>,
     /// Memory asked for.
     pub memory: Option<Bytes>,
+}
+
+/// How a pod was asked for, and how far that is settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// CPUs that the pod asked for in total; `None` where unknown or where it asked for none.
+    pub request: Option<MilliCpu>,
+    /// Who told the request.
+    pub source: RequestSource,
+    /// On what occasion it was first decided.
+    pub decided_by: DecidedBy,
+    /// Whether a container's request may still change what was decided.
+    pub open: bool,
+}
+
+/// A pod of which the sandbox is known, and its containers not yet. Time is a field: planning reads no clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SandboxRequest {
+    /// The sandbox that is about to start, or that holds the container.
+    pub sandbox_id: String,
+    /// Pod uid.
+    pub pod_uid: String,
+    /// Pod namespace.
+    pub namespace: String,
+    /// Pod name.
+    pub name: String,
+    /// The pod's labels.
+    pub labels: Attributes,
+    /// The pod's annotations.
+    pub annotations: Attributes,
+    /// The pod's priority; `None` where its spec is not known.
+    pub priority: Option<i32>,
+    /// Its Kubernetes class.
+    pub class: Class,
+    /// CPUs asked for: by the pod in total, or by the container that is about to be created. `None` and zero: none, or unknown.
+    pub request: Option<MilliCpu>,
+    /// Who told `request`.
+    pub request_source: RequestSource,
+    /// How far the pod has come.
+    pub stage: Stage,
+    /// Now, milliseconds since the Unix epoch.
+    pub now_unix_ms: i64,
+}
+
+/// A pod that runs already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningSandbox {
+    /// The pod. Its `request` is the pod's total where known, else that of its containers together.
+    pub request: SandboxRequest,
+    /// The CPUs that its containers are confined to now; `None` where they are not, or where that is unknown.
+    pub cpus: Option<CpuSet>,
+}
+
+// === impl SandboxRequest ===
+
+impl SandboxRequest {
+    /// The request, where there is one.
+    pub(super) fn milli_cpu(&self) -> Option<MilliCpu> {
+        self.request.filter(|request| *request > MilliCpu(0))
+    }
+}
+
+// === impl Told ===
+
+impl Default for Told {
+    fn default() -> Self {
+        Self { request: None, source: RequestSource::None, decided_by: DecidedBy::Admit, open: false }
+    }
 }

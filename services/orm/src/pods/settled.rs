@@ -71,15 +71,11 @@ pub(super) fn check(before: &State, after: &State, machine: &Machine) -> Result<
     };
     let known = starved(before);
     if let Some(id) = starved(after).iter().find(|id| !known.contains(*id)) {
-        return Err(refuse(
-            Reason::Insufficient,
-            format!(
-                "container {} of pod {} would be left without any CPU; free CPUs by NUMA node: {}",
-                id.container,
-                id.pod,
-                placement::free_in_words(before, machine)
-            ),
-        ));
+        let pod = after.pods.get(&*id.pod);
+        let name = pod.map(|pod| pod.full_name()).unwrap_or_default();
+        let level = pod.map(|pod| pod.served).unwrap_or_default();
+        let message = format!("pod {name} ({level}) would be left without any CPU");
+        return Err(refuse(Reason::Insufficient, message));
     }
     let agents = after.pods.values().filter(|pod| pod.node_agent).count();
     let has_open = |state: &State| !placement::open(state, machine).is_empty();

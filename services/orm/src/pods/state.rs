@@ -1,8 +1,8 @@
 //! What is held.
 
-use super::Asked;
+use super::{Asked, Told};
 use crate::{
-    plan::{Flag, words::closed_set},
+    plan::{Flag, Released, words::closed_set},
     policy::{self, ContainerId, Wishes, memory},
 };
 use oxalyst_qos::QosLevel;
@@ -21,6 +21,8 @@ pub struct State {
     pub cpus: policy::State,
     /// Who has which memory.
     pub memory: memory::State,
+    /// Sandboxes that have ended. Need not be durable: nobody waits for an answer across a restart.
+    pub released: Released,
 }
 
 /// One pod: what it asked for, and how it is served.
@@ -48,6 +50,8 @@ pub struct Pod {
     pub main: String,
     /// Its containers in the order in which they were told.
     pub containers: Vec<Container>,
+    /// How it was asked for.
+    pub told: Told,
     /// How it deviates from what was asked. Deviations that come and go with the machine are derived.
     pub flags: BTreeSet<Flag>,
     /// When it was first admitted, milliseconds since the Unix epoch.

@@ -3,7 +3,7 @@
 use super::{MachineRef, cpus, policy::OptionsText};
 use orm::{
     plan::{Flag, NativeOption},
-    pods::{Asked, Class, CpuPolicy, Native, PodRequest, Role, Rules},
+    pods::{Asked, Class, CpuPolicy, Native, PodRequest, Role, Rules, Told},
     policy::Options,
     topology_manager::{Policy, Scope},
 };
@@ -199,6 +199,7 @@ impl AdmitText {
             class,
             wishes: self.annotations.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
             node_agent: false,
+            told: Told::default(),
             flags,
             containers: self.containers.iter().map(container).collect::<Result<_, String>>()?,
             now_unix_ms,

@@ -64,10 +64,11 @@ pub(super) fn recompute_strictly(
     let without: BTreeSet<ContainerId> = without.map(|(id, _)| id.clone()).collect();
     let recomputed = recompute_for(state, options, machine, joins.then_some(placed));
     let Some(id) = recomputed.starved.iter().find(|id| !without.contains(id)) else { return Ok(()) };
-    Err(Refusal::insufficient(format!(
-        "container {} of pod {} would be left without any CPU",
-        id.container, id.pod
-    )))
+    let (pod, level) = match state.containers.get(id) {
+        Some(container) => (container.pod_name.as_str(), container.qos),
+        None => (&*id.pod, oxalyst_qos::QosLevel::Shared),
+    };
+    Err(Refusal::insufficient(format!("pod {pod} ({level}) would be left without any CPU")))
 }
 
 /// CPUs that pools may have: free ones, on nodes that are not somebody's own.
