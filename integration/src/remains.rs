@@ -158,7 +158,10 @@ mod tests {
         let machine = in_memory().unwrap();
         assert!(!abandoned().contains(&here), "its owner lives");
         let setting = format!("common.run_dir={}", here.join("run").display());
-        let mut child = Command::new("sh").args(["-c", "sleep 600; true", &setting]).spawn().unwrap();
+        // It waits by itself: a child of its own would for a moment bear the same arguments.
+        let mut child =
+            Command::new("sh").args(["-c", "read line", &setting]).stdin(Stdio::piped()).spawn().unwrap();
+        let _held_open = child.stdin.take();
         let pid = child.id();
         drop(lock);
         assert!(abandoned().contains(&here), "its owner is gone");
