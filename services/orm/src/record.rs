@@ -7,7 +7,7 @@ use oxalyst_topology::{CpuSet, Machine, ParseSetError};
 use oxalyst_units::MilliCpu;
 use prost::Message as _;
 
-use crate::plan::{Placement, PodChange, PodEntry, PoolName, UnknownWord};
+use oxalyst_planner::plan::{Placement, PodChange, PodEntry, PoolName, UnknownWord};
 
 /// Key of the machine's record.
 pub const MACHINE_KEY: &str = "machine";
@@ -123,7 +123,7 @@ pub fn decode(bytes: &[u8]) -> Result<PodEntry, RecordError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{DecidedBy, Flag, RequestSource};
+    use oxalyst_planner::plan::{DecidedBy, Flag, RequestSource};
     use oxalyst_qos::QosLevel;
 
     fn entry(placement: Placement) -> PodEntry {

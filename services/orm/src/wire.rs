@@ -6,7 +6,7 @@ use oxalyst_qos::{QosLevel, qos_level};
 use oxalyst_topology::{CpuSet, Machine};
 use oxalyst_units::MilliCpu;
 
-use crate::plan::{NumaFree, PodPlacement, Pool, Refusal, Request, RequestSource, Running, Stage};
+use oxalyst_planner::plan::{NumaFree, PodPlacement, Pool, Refusal, Request, RequestSource, Running, Stage};
 
 /// CPUs that these resources ask for; `None` where they do not tell, or tell that nothing is asked for.
 pub fn asked(resources: Option<&Resources>) -> Option<MilliCpu> {

@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use orm::katalyst::{CPU_STATE, Fault, Files, Import, MEMORY_STATE, ORM_CHECKPOINT, import, read};
-use orm::plan::{Flag, Placement, PodEntry, PoolName, RequestSource};
 use orm::record;
+use oxalyst_planner::plan::{Flag, Placement, PodEntry, PoolName, RequestSource};
 use oxalyst_qos::QosLevel;
 use oxalyst_units::MilliCpu;
 use proptest::prelude::*;

@@ -10,8 +10,8 @@ use oxalyst_proto::orm::v1::PlacementEvent;
 use tokio::sync::broadcast;
 
 use super::Allocations;
-use crate::plan::{self, Placement, Plan, PodChange, Reason, Refusal, Request, Running, State};
 use crate::{clock, wire};
+use oxalyst_planner::plan::{self, Placement, Plan, PodChange, Reason, Refusal, Request, Running, State};
 
 /// Decide for a pod, or for a pod one of whose containers is created.
 #[derive(Debug, Message)]

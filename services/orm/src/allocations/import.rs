@@ -5,8 +5,8 @@ use std::path::Path;
 use oxalyst_ledger::{CommitError, Ledger};
 use oxalyst_mesh::Facts;
 
-use crate::plan::PodChange;
 use crate::{clock, katalyst, record};
+use oxalyst_planner::plan::PodChange;
 
 /// Lines of the log that one import may take.
 const MAX_LINES: usize = 100;

@@ -6,7 +6,8 @@ use oxalyst_ledger::CommitError;
 use oxalyst_topology::{Machine, discover};
 
 use super::Allocations;
-use crate::{plan, record};
+use crate::record;
+use oxalyst_planner::plan;
 
 /// What is looked at, and what was seen last.
 #[derive(Debug)]

@@ -24,10 +24,10 @@ use oxalyst_topology::Machine;
 use tokio::sync::broadcast;
 
 use crate::metrics::Metrics;
-use crate::plan::{self, Plan, PodChange, State};
 use crate::{record, wire};
 use absent::Absent;
 use machine::Watched;
+use oxalyst_planner::plan::{self, Plan, PodChange, State};
 
 /// Requests that may wait for the actor. A node starts pods one by one; more than this is a flood.
 const MAILBOX: usize = 256;

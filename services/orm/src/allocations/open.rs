@@ -13,9 +13,9 @@ use super::import;
 use super::machine::Watched;
 use super::{Allocations, EVENTS};
 use crate::metrics::Metrics;
-use crate::plan::State;
 use crate::record;
 use crate::settings::Settings;
+use oxalyst_planner::plan::State;
 
 /// Why the allocator cannot start.
 #[derive(Debug, thiserror::Error)]

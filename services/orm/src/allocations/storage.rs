@@ -4,8 +4,8 @@ use oxalyst_ledger::{Change, CommitError};
 
 use super::Allocations;
 use crate::clock;
-use crate::plan::{Placement, PodChange};
 use crate::record;
+use oxalyst_planner::plan::{Placement, PodChange};
 
 impl Allocations {
     pub(super) fn commit(

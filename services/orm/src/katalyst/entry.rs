@@ -10,7 +10,7 @@ use oxalyst_units::MilliCpu;
 use super::cpu_state::DEDICATED;
 use super::{Fault, Files, MEMORY_STATE, ORM_CHECKPOINT, Pod, Sets};
 use super::{cpu_state, memory_state, orm_checkpoint};
-use crate::plan::{DecidedBy, Flag, Placement, PodEntry, PoolName, RequestSource};
+use oxalyst_planner::plan::{DecidedBy, Flag, Placement, PodEntry, PoolName, RequestSource};
 
 /// Katalyst copies the enhancements' keys among the annotations.
 const NUMA_BINDING: &str = "numa_binding";
