@@ -10,8 +10,8 @@ use futures::Stream;
 use oxalyst_proto::orm::v1::allocator_server::Allocator;
 use oxalyst_proto::orm::v1::{
     AdmitContainerRequest, AdmitPodRequest, AdmitReply, GetStateRequest, GetTopologyRequest, PlacementEvent,
-    ReconcileReply, ReconcileRequest, ReleasePodReply, ReleasePodRequest, State, Topology,
-    WatchPlacementsRequest,
+    ReconcileReply, ReconcileRequest, Refusal, ReleasePodReply, ReleasePodRequest, ResizeContainerRequest,
+    State, Topology, WatchPlacementsRequest, admit_reply,
 };
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use tokio_stream::StreamExt as _;
@@ -79,6 +79,25 @@ impl Allocator for Face {
         let container = asked.container.ok_or_else(|| Status::invalid_argument("container is missing"))?;
         let request = wire::container_request(&sandbox, &container, clock::unix_ms());
         self.ask(Admit { request, deadline_unix_ms: asked.deadline_unix_ms }).await.map(Response::new)
+    }
+
+    async fn resize_container(
+        &self,
+        _: Request<ResizeContainerRequest>,
+    ) -> Result<Response<AdmitReply>, Status> {
+        let state = self.ask(GetState).await?;
+        let refusal = Refusal {
+            reason: "unsupported".to_owned(),
+            message: "a pod keeps what it was admitted with: make it anew".to_owned(),
+            free: state.free,
+            ..Refusal::default()
+        };
+        Ok(Response::new(AdmitReply {
+            generation: state.generation,
+            outcome: Some(admit_reply::Outcome::Refused(refusal)),
+            changed: Vec::new(),
+            pools: state.pools,
+        }))
     }
 
     async fn release_pod(

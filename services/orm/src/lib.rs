@@ -9,5 +9,6 @@ pub mod katalyst;
 pub mod metrics;
 pub mod record;
 pub mod settings;
+pub mod specs;
 pub mod start;
 pub mod wire;
