@@ -140,7 +140,8 @@ mod tests {
             namespace: "ns".into(),
             name: "pod".into(),
             labels: Attributes::new(),
-            annotations: [("katalyst.kubewharf.io/qos_level".to_owned(), "dedicated_cores".to_owned())].into(),
+            annotations: [("katalyst.kubewharf.io/qos_level".to_owned(), "dedicated_cores".to_owned())]
+                .into(),
             priority: None,
             class: Class::Guaranteed,
             node_agent: None,

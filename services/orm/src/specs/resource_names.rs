@@ -21,7 +21,9 @@ pub struct ResourceNames(BTreeMap<String, &'static str>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResourceNamesError {
     /// Not of the form `name=name`.
-    #[error("orm_resource_names_map has {0:?}: write requested-name=cpu or requested-name=memory, separated by commas")]
+    #[error(
+        "orm_resource_names_map has {0:?}: write requested-name=cpu or requested-name=memory, separated by commas"
+    )]
     NoPair(String),
     /// Mapped to something that is not served.
     #[error("orm_resource_names_map maps {name:?} to {to:?}: only cpu and memory are served")]
@@ -164,7 +166,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_understood_is_named() {
-        for (text, named) in [("cpu", "\"cpu\""), ("=cpu", "\"=cpu\""), ("a=gpu", "\"gpu\""), ("a=cpu,a=cpu", "twice")] {
+        for (text, named) in
+            [("cpu", "\"cpu\""), ("=cpu", "\"=cpu\""), ("a=gpu", "\"gpu\""), ("a=cpu,a=cpu", "twice")]
+        {
             let error = ResourceNames::parse(text).unwrap_err().to_string();
             assert!(error.contains(named) && error.starts_with("orm_resource_names_map"), "{error}");
         }

@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn a_container_that_the_spec_does_not_name_is_passed_over() {
-        let spec = PodSpec::told(&pod(vec![container("app", "app"), container("surprise", "unknown")])).unwrap();
+        let spec =
+            PodSpec::told(&pod(vec![container("app", "app"), container("surprise", "unknown")])).unwrap();
         assert_eq!(spec.containers.len(), 1);
         assert!(spec.container("surprise").is_none());
     }
