@@ -1,8 +1,8 @@
 //! Pods as their sandboxes tell them: by what they ask for in total, before their containers are known.
 
 use super::{
-    Asked, Plan, PodRequest, Refusal, Request, Role, Rules, RunningSandbox, SandboxRequest, State, Told,
-    ended, plan, refuse, settled,
+    Asked, Plan, PodRequest, Refusal, Role, Rules, RunningSandbox, SandboxRequest, State, Told, ended, join,
+    refuse, settled, wording,
 };
 use crate::{
     plan::{DecidedBy, Flag, Reason, RequestSource, Stage},
@@ -54,11 +54,11 @@ pub fn admit(
         return Err(told(refuse(Reason::Expired, message)));
     }
     let asks = request.milli_cpu().is_some();
+    let machine = rules.confine(machine);
     let after = match known {
         Some(pod) if !(pod.told.open && asks) => moved(state, request),
-        _ => first(state, machine, rules, request, DecidedBy::Admit).map_err(told)?,
+        _ => first(state, &machine, rules, request, DecidedBy::Admit)?,
     };
-    let machine = rules.confine(machine);
     let open = known.is_none()
         && request.stage == Stage::Sandbox
         && after.pods.get(&request.pod_uid).is_some_and(|pod| pod.told.open);
@@ -115,7 +115,7 @@ pub fn adopt(state: &State, machine: &Machine, rules: &Rules, running: &[Running
     let confined = rules.confine(machine);
     let mut after = state.clone();
     for (_, _, running) in order {
-        take_in(&mut after, machine, rules, running);
+        take_in(&mut after, &confined, rules, running);
     }
     Plan::between(state, after, &confined)
 }
@@ -146,7 +146,7 @@ fn is_dedicated(request: &SandboxRequest) -> bool {
     understood(request, DecidedBy::Reconcile).qos == QosLevel::Dedicated
 }
 
-/// The state with the pod that is new, or still open.
+/// The state with the pod that is new, or still open. The machine is the confined one.
 fn first(
     state: &State,
     machine: &Machine,
@@ -154,17 +154,24 @@ fn first(
     request: &SandboxRequest,
     decided_by: DecidedBy,
 ) -> Result<State, Refusal> {
-    let mut base = state.clone();
+    let mut after = state.clone();
     let mut pod = understood(request, decided_by);
-    if let Some(known) = base.pods.remove(&request.pod_uid) {
+    if let Some(known) = after.pods.remove(&request.pod_uid) {
         pod.now_unix_ms = known.since_unix_ms;
         pod.told.decided_by = known.told.decided_by;
-        base.drop_containers(&request.pod_uid, |_| true);
-        settled::settle(&mut base, &rules.confine(machine), rules);
-        retire(&mut base, &known.sandbox_id, &request.sandbox_id);
+        after.drop_containers(&request.pod_uid, |_| true);
+        settled::settle(&mut after, machine, rules);
+        retire(&mut after, &known.sandbox_id, &request.sandbox_id);
     }
-    base.released.forget(&request.sandbox_id);
-    plan(&base, machine, rules, &Request::Admit(pod)).map(|plan| plan.after)
+    after.released.forget(&request.sandbox_id);
+    join::admit(&mut after, machine, rules, &pod).map(|()| after).map_err(|refusal| {
+        let mut others = state.clone();
+        if others.pods.remove(&request.pod_uid).is_some() {
+            others.drop_containers(&request.pod_uid, |_| true);
+            settled::settle(&mut others, machine, rules);
+        }
+        wording::not_admitted(refusal, &others, machine, rules, &pod, request.milli_cpu())
+    })
 }
 
 /// The same pod in the request's sandbox.
@@ -193,7 +200,6 @@ fn exactly(
     request: &SandboxRequest,
     cpus: &CpuSet,
 ) -> Option<State> {
-    let confined = rules.confine(machine);
     let asked = request.milli_cpu().filter(|_| is_dedicated(request))?;
     let fits = u64::try_from(cpus.len()).is_ok_and(|len| len == asked.ceil_cpus());
     // What is free to it: admitted anywhere first, then moved onto its own CPUs.
@@ -201,8 +207,8 @@ fn exactly(
     let id = ContainerId::new(request.pod_uid.as_str(), ALL);
     let own = after.cpus.containers.get(&id)?.clone();
     let free =
-        super::free_per_node(&after, &confined).iter().fold(own.cpus.clone(), |all, node| all | &node.cpus);
-    let nodes = confined.nodes_of(cpus);
+        super::free_per_node(&after, machine).iter().fold(own.cpus.clone(), |all, node| all | &node.cpus);
+    let nodes = machine.nodes_of(cpus);
     let right_nodes = own.numa_hint.is_none() && !own.wishes.numa_exclusive() || nodes.len() == 1;
     if !fits || !cpus.is_subset(&free) || !right_nodes || own.qos != QosLevel::Dedicated {
         return None;
@@ -215,8 +221,8 @@ fn exactly(
     if let Some(memory) = after.memory.containers.get_mut(&id).filter(|memory| memory.bound_to.is_some()) {
         memory.bound_to = Some(nodes);
     }
-    settled::settle(&mut after, &confined, rules);
-    settled::check(state, &after, &confined).ok().map(|()| after)
+    settled::settle(&mut after, machine, rules);
+    settled::check(state, &after, machine).ok().map(|()| after)
 }
 
 /// The pod in the shared pool, though there is no room for it: it runs already.
@@ -239,7 +245,7 @@ fn without_room(state: &State, machine: &Machine, rules: &Rules, request: &Sandb
         name: pod.name,
         qos: pod.qos,
         class: pod.class,
-        wishes: wishes.clone(),
+        wishes: if dedicated { pod.wishes } else { wishes.clone() },
         served: if dedicated { QosLevel::Shared } else { pod.qos },
         node_agent: false,
         main: ALL.to_owned(),
@@ -263,7 +269,7 @@ fn without_room(state: &State, machine: &Machine, rules: &Rules, request: &Sandb
     };
     after.cpus.containers.insert(ContainerId::new(known.uid.as_str(), ALL), Arc::new(entry));
     after.pods.insert(known.uid.clone(), Arc::new(known));
-    settled::settle(&mut after, &rules.confine(machine), rules);
+    settled::settle(&mut after, machine, rules);
     after
 }
 
