@@ -29,6 +29,7 @@ mod rules;
 mod sandbox;
 mod settled;
 mod shortage;
+mod spec;
 mod state;
 mod wording;
 
@@ -39,7 +40,8 @@ pub use pool::{Pool, SYSTEM, pools as shown_pools};
 pub use promote::promote;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use rules::{CpuPolicy, Native, Rules};
-pub use sandbox::{Admission, admit, adopt, release, replan};
+pub use sandbox::{ALL, Admission, admit, adopt, release, replan};
+pub use spec::{admit_spec, refine};
 pub use state::{Class, Container, Pod, Role, State};
 
 pub use crate::plan::Refusal;
