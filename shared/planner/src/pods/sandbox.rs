@@ -114,13 +114,30 @@ pub fn adopt(state: &State, machine: &Machine, rules: &Rules, running: &[Running
     order.sort_by_key(|(claim, uid, _)| (*claim, *uid));
     let confined = rules.confine(machine);
     let mut after = state.clone();
+    // Who cannot stay where it runs takes nobody's place who can.
+    let mut displaced = Vec::new();
     for (_, _, running) in order {
-        take_in(&mut after, &confined, rules, running);
+        let stays = exactly(&after, &confined, rules, running);
+        if running.cpus.is_some() && stays.is_none() && is_dedicated(&running.request) {
+            displaced.push(running);
+        } else {
+            take_in(&mut after, &confined, rules, running, stays);
+        }
+    }
+    for running in displaced {
+        take_in(&mut after, &confined, rules, running, None);
     }
     Plan::between(state, after, &confined)
 }
 
-fn take_in(after: &mut State, machine: &Machine, rules: &Rules, running: &RunningSandbox) {
+/// `stays`: the state with the pod where it runs.
+fn take_in(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    running: &RunningSandbox,
+    stays: Option<State>,
+) {
     let request = &running.request;
     let waits = request.milli_cpu().is_none();
     match after.pods.get(&request.pod_uid) {
@@ -137,8 +154,7 @@ fn take_in(after: &mut State, machine: &Machine, rules: &Rules, running: &Runnin
         None if waits && request.stage == Stage::Sandbox && is_dedicated(request) => return,
         _ => {}
     }
-    let place = running.cpus.as_ref().and_then(|cpus| exactly(after, machine, rules, request, cpus));
-    let placed = place.map_or_else(|| first(after, machine, rules, request, DecidedBy::Reconcile), Ok);
+    let placed = stays.map_or_else(|| first(after, machine, rules, request, DecidedBy::Reconcile), Ok);
     *after = placed.unwrap_or_else(|_| without_room(after, machine, rules, request));
 }
 
@@ -197,14 +213,13 @@ fn retire(state: &mut State, before: &str, now: &str) {
     }
 }
 
-/// The pod on the CPUs that it runs on, if they are as many as it asks for and nobody else's.
-fn exactly(
-    state: &State,
-    machine: &Machine,
-    rules: &Rules,
-    request: &SandboxRequest,
-    cpus: &CpuSet,
-) -> Option<State> {
+/// The pod, if it is new or still open, on the CPUs that it runs on, if they are as many as it asks for and nobody else's.
+fn exactly(state: &State, machine: &Machine, rules: &Rules, running: &RunningSandbox) -> Option<State> {
+    let request = &running.request;
+    let cpus = running.cpus.as_ref()?;
+    if state.pods.get(&request.pod_uid).is_some_and(|known| !known.told.open) {
+        return None;
+    }
     let asked = request.milli_cpu().filter(|_| is_dedicated(request))?;
     let fits = u64::try_from(cpus.len()).is_ok_and(|len| len == asked.ceil_cpus());
     // What is free to it: admitted anywhere first, then moved onto its own CPUs.
