@@ -8,6 +8,7 @@ pub mod clock;
 pub mod katalyst;
 pub mod metrics;
 pub mod record;
+pub mod resize;
 pub mod settings;
 pub mod specs;
 pub mod start;

@@ -17,6 +17,14 @@ pub fn asked(resources: Option<&Resources>) -> Option<MilliCpu> {
     resources.and_then(|r| r.cpu_shares).and_then(MilliCpu::from_shares)
 }
 
+/// The container's name in its pod. Some runtimes leave it to the label that the kubelet gives it.
+pub fn container_name(container: &Container) -> &str {
+    match container.labels.get("io.kubernetes.container.name") {
+        Some(label) if container.name.is_empty() => label,
+        _ => &container.name,
+    }
+}
+
 /// The request of a pod whose sandbox starts.
 pub fn sandbox_request(sandbox: &Sandbox, now_unix_ms: i64) -> SandboxRequest {
     let request = asked(sandbox.resources.as_ref());

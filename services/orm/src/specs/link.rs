@@ -22,7 +22,12 @@ const FACT: &str = "specs";
 ///
 /// While the meta-server is away the last list stays: a spec grows old slowly, and its pod's sandbox tells the totals anyway.
 /// A reader that is slow gets the newest list next, so that nothing piles up.
-pub async fn follow(channel: Channel, specs: Specs, facts: Facts, mut changed: impl FnMut(Vec<SpecChange>)) {
+pub async fn follow(
+    channel: Channel,
+    specs: Specs,
+    facts: Facts,
+    mut changed: impl AsyncFnMut(Vec<SpecChange>),
+) {
     let mut client = MetaClient::new(channel).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
     let mut backoff = Backoff::new(WAITS.0, WAITS.1);
     let mut last = String::new();
@@ -44,7 +49,7 @@ async fn once(
     client: &mut MetaClient<Channel>,
     specs: &Specs,
     facts: &Facts,
-    changed: &mut impl FnMut(Vec<SpecChange>),
+    changed: &mut impl AsyncFnMut(Vec<SpecChange>),
     last: &mut String,
 ) -> String {
     let opened = async {
@@ -65,7 +70,7 @@ async fn once(
         let changes = specs.take_up(&list);
         facts.set(FACT, specs.len());
         if !changes.is_empty() {
-            changed(changes);
+            changed(changes).await;
         }
         next = match lists.message().await {
             Ok(next) => next,

@@ -4,12 +4,14 @@
 
 mod book;
 mod link;
+mod reader;
 mod request;
 mod resource_names;
 mod spec;
 
 pub use book::{SpecChange, Specs};
 pub use link::follow;
+pub use reader::{Reader, ReadingRules, ReadingRulesError};
 pub use request::{SpecFault, pod_request};
 pub use resource_names::{ResourceNames, ResourceNamesError};
 pub use spec::{Amounts, ContainerSpec, InPlace, PodSpec};

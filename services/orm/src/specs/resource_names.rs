@@ -1,6 +1,7 @@
 //! Under which names CPUs and memory are asked for.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use oxalyst_units::{Bytes, MilliCpu};
 
@@ -48,6 +49,14 @@ pub struct NamedTwice {
 }
 
 // === impl ResourceNames ===
+
+impl fmt::Display for ResourceNames {
+    /// As [`ResourceNames::parse`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: Vec<_> = self.0.iter().map(|(name, means)| format!("{name}={means}")).collect();
+        f.write_str(&pairs.join(","))
+    }
+}
 
 impl Default for ResourceNames {
     /// The names by which Katalyst's scheduler gives out reclaimed CPUs and memory.
@@ -162,6 +171,12 @@ mod tests {
         let asked = asks(&[("vendor.io/core", 3), ("vendor.io/mem", 4096)]);
         assert_eq!(names.cpu(&asked), Ok(Some(MilliCpu(3000))));
         assert_eq!(names.memory(&asked), Ok(Some(Bytes(4096))));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let names = ResourceNames::default();
+        assert_eq!(ResourceNames::parse(&names.to_string()), Ok(names));
     }
 
     #[test]
