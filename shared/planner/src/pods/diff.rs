@@ -1,7 +1,7 @@
 //! What differs between two states on one machine, at the cost of what differs.
 
 use super::{Pod, State, placement::Seen, record};
-use crate::policy::ContainerId;
+use crate::{copy_on_write::CopyOnWrite, policy::ContainerId};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
 use std::{
@@ -98,10 +98,13 @@ fn on_ground(state: &State, pod: &Arc<Pod>) -> bool {
 
 /// The entries of two maps side by side, ascending by key.
 fn pairs<'m, K: Ord, V>(
-    old: &'m BTreeMap<K, V>,
-    new: &'m BTreeMap<K, V>,
+    old: &'m CopyOnWrite<BTreeMap<K, V>>,
+    new: &'m CopyOnWrite<BTreeMap<K, V>>,
 ) -> impl Iterator<Item = (&'m K, Option<&'m V>, Option<&'m V>)> {
-    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+    // What is one and the same has nothing to compare.
+    let shared = old.is_shared_with(new);
+    let all = if shared { 0 } else { usize::MAX };
+    let (mut old, mut new) = (old.iter().take(all).peekable(), new.iter().take(all).peekable());
     std::iter::from_fn(move || {
         let order = match (old.peek(), new.peek()) {
             (None, None) => return None,
