@@ -330,8 +330,10 @@ async fn what_the_kubelet_has_not_taken_up_is_not_followed() {
     known(&mut orm, 1).await;
     orm.admit(&sandbox("d", "dedicated_cores", Some(2048))).await;
     let wanted = PodContainer { allocated_milli_cpu: Some(2000), ..container("app", "app", 4000) };
-    let deferred =
-        Pod { resize_status: "deferred".into(), ..spec("d", "dedicated_cores", &[wanted.clone()]) };
+    let deferred = Pod {
+        resize_status: "deferred".into(),
+        ..spec("d", "dedicated_cores", std::slice::from_ref(&wanted))
+    };
     specs.tell(&[deferred, spec("x", "shared_cores", &[])]);
     known(&mut orm, 2).await;
     assert_eq!(cpus(&pod(&mut orm, "d").await.cpus).len(), 2);

@@ -171,7 +171,7 @@ fn keep_pace(after: &mut State, pod: &Pod) {
     let main = ContainerId::new(pod.uid.as_str(), pod.main.as_str());
     let Some(main) = after.cpus.containers.get(&main).cloned() else { return };
     let names: BTreeSet<&str> = pod.containers.iter().map(|container| container.name.as_str()).collect();
-    for (id, entry) in &mut after.cpus.containers {
+    for (id, entry) in after.cpus.containers.iter_mut() {
         let other =
             *id.pod == *pod.uid && names.contains(&*id.container) && entry.kind != ContainerKind::Main;
         if other && entry.qos == QosLevel::Shared && !main.ramp_up {
