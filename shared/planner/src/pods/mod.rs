@@ -23,6 +23,7 @@ mod placement;
 mod pool;
 mod promote;
 pub mod record;
+mod released;
 mod request;
 mod resize;
 mod rules;
@@ -35,9 +36,12 @@ mod wording;
 
 pub use known::{KnownPod, take_over};
 pub use outcome::Plan;
-pub use placement::{ContainerPlacement, PodPlacement, free_per_node, placement_of, placements, placements_of, pools};
+pub use placement::{
+    ContainerPlacement, PodPlacement, free_per_node, placement_of, placements, placements_of, pools,
+};
 pub use pool::{Pool, SYSTEM, pools as shown_pools};
 pub use promote::promote;
+pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use rules::{CpuPolicy, Native, Rules};
 pub use sandbox::{ALL, Admission, admit, adopt, release, replan};
