@@ -8,7 +8,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use integration::imitation::{Imitation, MachineLayout, Setup};
-use integration::runtime::{ContainerId, ContainerSpec, PodSpec, Runtime, RuntimeError, poll_until};
+use integration::runtime::{
+    ContainerId, ContainerSpec, PodSpec, Resizes as _, Runtime, RuntimeError, poll_until,
+};
 use integration::scenarios::{Running, World, set};
 use oxalyst_topology::CpuSet;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -96,6 +98,11 @@ async fn a_container_grows_and_shrinks_in_place() {
         world
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_resized_container_keeps_its_first_cpu() {
+    on_imitation(Setup::default(), integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
 }
 
 /// What cannot be had is refused with the reason, in the runtime's own call; the container keeps everything, and so do the others.
