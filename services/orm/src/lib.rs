@@ -8,6 +8,8 @@ pub mod clock;
 pub mod katalyst;
 pub mod metrics;
 pub mod record;
+pub mod resize;
 pub mod settings;
+pub mod specs;
 pub mod start;
 pub mod wire;

@@ -7,6 +7,8 @@ use oxalyst_planner::rules::{RuleSettings, RulesError, rules};
 use oxalyst_settings::{Common, HasCommon};
 use serde::{Deserialize, Serialize};
 
+use crate::specs::{ReadingRules, ReadingRulesError, ResourceNames};
+
 /// Settings of the service `orm`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -59,6 +61,15 @@ pub struct Settings {
     pub memory_reserved: String,
     /// Seconds after which a shared pod joins its pool. 30 to 3600.
     pub ramp_up_s: u64,
+    /// Other names under which CPUs and memory are asked for: `requested-name=cpu` or `requested-name=memory`, separated by
+    /// commas. By default those by which Katalyst gives out reclaimed CPUs and memory.
+    pub orm_resource_names_map: String,
+    /// Annotations that stand for a QoS level: `level:key=value`, separated by commas. None by default.
+    pub qos_selectors: String,
+    /// Wishes of pods of a level that do not name them themselves: `level:key=value`, separated by commas. None by default.
+    pub enhancement_defaults: String,
+    /// Annotations that count among a pod's wishes beside its enhancements, separated by commas. None by default.
+    pub pod_annotation_kept_keys: String,
 }
 
 /// A setting that cannot be.
@@ -77,6 +88,9 @@ pub enum SettingsError {
     /// One of the rules of placement.
     #[error("settings of orm: {0}")]
     Rules(#[from] RulesError),
+    /// One that says how pods are read.
+    #[error("settings of orm: {0}")]
+    Reading(#[from] ReadingRulesError),
 }
 
 // === impl Settings ===
@@ -109,6 +123,10 @@ impl Default for Settings {
             native_full_cores: rules.native_full_cores,
             memory_reserved: rules.memory_reserved,
             ramp_up_s: rules.ramp_up_s,
+            orm_resource_names_map: ResourceNames::default().to_string(),
+            qos_selectors: String::new(),
+            enhancement_defaults: String::new(),
+            pod_annotation_kept_keys: String::new(),
         }
     }
 }
@@ -135,6 +153,7 @@ impl Settings {
         within("absent_grace_s", self.absent_grace_s, 1, 3600, "1 to 3600")?;
         within("watch_period_s", self.watch_period_s, 1, 60, "1 to 60")?;
         rules(&self.rules())?;
+        ReadingRules::new(self)?;
         Ok(())
     }
 
@@ -146,6 +165,10 @@ impl Settings {
             absent_grace_s: _,
             watch_period_s: _,
             import_katalyst_dir: _,
+            orm_resource_names_map: _,
+            qos_selectors: _,
+            enhancement_defaults: _,
+            pod_annotation_kept_keys: _,
             reserved_cpus,
             reserved_cpu_count,
             root_cpuset,

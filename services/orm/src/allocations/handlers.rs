@@ -10,9 +10,10 @@ use oxalyst_proto::orm::v1::PlacementEvent;
 use tokio::sync::broadcast;
 
 use super::Allocations;
+use crate::specs::SpecFault;
 use crate::{clock, wire};
 use oxalyst_planner::plan::{Reason, Refusal, Stage};
-use oxalyst_planner::pods::{self, Admission, Plan, RunningSandbox, SandboxRequest, State};
+use oxalyst_planner::pods::{self, Admission, Plan, PodRequest, RunningSandbox, SandboxRequest, State};
 
 /// Decide for a pod, or for a pod one of whose containers is created.
 #[derive(Debug, Message)]
@@ -20,6 +21,8 @@ use oxalyst_planner::pods::{self, Admission, Plan, RunningSandbox, SandboxReques
 pub struct Admit {
     /// What is asked.
     pub request: SandboxRequest,
+    /// What its spec asks for, where it is known, or what is wrong with that.
+    pub spec: Option<Result<PodRequest, SpecFault>>,
     /// Past this time, milliseconds since the Unix epoch, nothing may be committed; 0: no such time.
     pub deadline_unix_ms: i64,
 }
@@ -78,9 +81,13 @@ pub struct GetTopology;
 impl Handler<Admit> for Allocations {
     type Result = MessageResult<Admit>;
 
-    fn handle(&mut self, Admit { request, deadline_unix_ms }: Admit, _: &mut Self::Context) -> Self::Result {
+    fn handle(
+        &mut self,
+        Admit { request, spec, deadline_unix_ms }: Admit,
+        _: &mut Self::Context,
+    ) -> Self::Result {
         self.absent.heard(&request.pod_uid);
-        let admitted = pods::admit(&self.state, &self.machine, &self.rules, &request);
+        let admitted = self.admission(&request, spec);
         let outcome = admitted.and_then(|Admission { plan, open }| {
             if deadline_unix_ms > 0 && clock::unix_ms() > deadline_unix_ms {
                 return Err(self.refused(
@@ -215,6 +222,23 @@ impl Allocations {
             reserved: self.state.cpus.reserved.to_string(),
             free: pods::free_per_node(&self.state, &self.view()).iter().map(wire::free).collect(),
             storage_fault: self.storage_fault.clone().unwrap_or_default(),
+        }
+    }
+
+    /// By its spec where that is known, else by what its sandbox tells.
+    fn admission(
+        &self,
+        request: &SandboxRequest,
+        spec: Option<Result<PodRequest, SpecFault>>,
+    ) -> Result<Admission, Refusal> {
+        match spec {
+            Some(Ok(pod)) => pods::admit_spec(&self.state, &self.machine, &self.rules, &pod)
+                .map(|plan| Admission { plan, open: false }),
+            // What runs already goes on running.
+            Some(Err(fault)) if !self.state.pods.contains_key(&request.pod_uid) => {
+                Err(self.refused(request, Reason::Invalid, fault.to_string()))
+            }
+            Some(Err(_)) | None => pods::admit(&self.state, &self.machine, &self.rules, request),
         }
     }
 

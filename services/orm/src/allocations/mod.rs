@@ -6,11 +6,13 @@ mod import;
 mod machine;
 mod open;
 mod storage;
+mod told;
 
 pub use handlers::{
     Admit, Admitted, GetState, GetTopology, Reconcile, Reconciled, Release, Released, Subscribe, Subscription,
 };
 pub use open::OpenError;
+pub use told::{ResizeContainer, SpecTold, SpecsTold};
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -46,6 +48,7 @@ pub struct Allocations {
     /// Changes that hold but could not be made durable yet, by key. Never an exclusive set.
     unsaved: BTreeMap<String, Change>,
     absent: Absent,
+    unmet: told::Unmet,
     events: broadcast::Sender<Arc<PlacementEvent>>,
     watch_period: Duration,
     storage_fault: Option<String>,
@@ -120,6 +123,7 @@ impl Allocations {
             // Refused by a failing disk, they wait on.
             let _ = self.settle(promoted);
         }
+        self.meet();
         if !self.unsaved.is_empty() {
             // The outcome is told by `storage_works` or `storage_fails`; nothing waits for this attempt.
             let _ = self.commit(std::iter::empty(), false);

@@ -30,6 +30,7 @@ mod rules;
 mod sandbox;
 mod settled;
 mod shortage;
+mod spec;
 mod state;
 mod wording;
 
@@ -43,7 +44,8 @@ pub use promote::promote;
 pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use rules::{CpuPolicy, Native, Rules};
-pub use sandbox::{Admission, admit, adopt, release, replan};
+pub use sandbox::{ALL, Admission, admit, adopt, release, replan};
+pub use spec::{admit_spec, refine};
 pub use state::{Class, Container, Pod, Role, State};
 
 pub use crate::plan::Refusal;
