@@ -19,7 +19,7 @@ pub(super) fn flag(after: &mut State, machine: &Machine, rules: &Rules) {
             after.memory.taken(*node, Resource::Memory) > supply.allocatable(*node, Resource::Memory)
         };
         let asked = own.request.get(&Resource::Memory).copied().unwrap_or_default();
-        let have = Bytes(taken.values().map(|bytes| bytes.0).sum());
+        let have = Bytes(taken.values().map(|bytes| bytes.0).fold(0, u64::saturating_add));
         if taken.keys().any(over) || have < asked && own.bound_to.is_some() && !lends(after, id) {
             short.insert(id.pod.to_string());
         }

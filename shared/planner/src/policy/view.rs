@@ -73,13 +73,15 @@ impl<'a> View<'a> {
     fn add_up(&mut self) {
         for (node, request) in bound_shared_requests(self.state, self.machine) {
             if let Some(node) = self.nodes.iter_mut().find(|known| known.id == node) {
-                node.bound_shared_request.0 += request.0;
+                let MilliCpu(asked) = &mut node.bound_shared_request;
+                *asked = asked.saturating_add(request.0);
             }
         }
         for container in self.state.containers.values().filter(|container| container.is_bound_reclaimed()) {
             if let Some(node) = self.nodes.iter_mut().find(|known| Some(known.id) == container.numa_hint) {
                 node.bound_reclaimed = true;
-                node.bound_reclaimed_request.0 += container.request.0;
+                let MilliCpu(asked) = &mut node.bound_reclaimed_request;
+                *asked = asked.saturating_add(container.request.0);
             }
         }
     }
@@ -107,7 +109,7 @@ impl<'a> View<'a> {
     pub(super) fn unbound_shared_request(&self, except: &str) -> MilliCpu {
         let containers = self.state.containers.iter().filter(|(id, _)| &*id.pod != except);
         let unbound = containers.filter(|(_, container)| container.is_unbound_shared());
-        MilliCpu(unbound.map(|(_, container)| container.request.0).sum())
+        MilliCpu(unbound.map(|(_, container)| container.request.0).fold(0, u64::saturating_add))
     }
 }
 
@@ -134,7 +136,7 @@ fn bound_shared_requests(state: &State, machine: &Machine) -> Vec<(u32, MilliCpu
     for (id, container) in state.containers.iter().filter(|(_, container)| container.is_bound_shared()) {
         let (node, sum, declared) = pods.entry(&id.pod).or_default();
         *node = node.or_else(|| node_of(container, machine));
-        sum.0 += container.request.0;
+        sum.0 = sum.0.saturating_add(container.request.0);
         *declared = declared.or(container.pod_request);
     }
     let known = pods.into_values().filter_map(|(node, sum, declared)| Some((node?, declared.unwrap_or(sum))));

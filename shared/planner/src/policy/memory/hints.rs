@@ -63,11 +63,12 @@ impl Looking<'_> {
         let others = self.state.containers.iter().filter(|(id, container)| {
             id.pod != self.request.id.pod && container.qos == QosLevel::Shared && !container.is_bound()
         });
-        let others: u64 = others.map(|(_, container)| container.asked(self.resource)).sum();
+        let others: u64 =
+            others.map(|(_, container)| container.asked(self.resource)).fold(0, u64::saturating_add);
         let asked = others.saturating_add(self.request.asked(self.resource));
         let bound = self.state.bound();
         let nodes = self.supply.0.keys().filter(|node| !bound.contains(**node));
-        let have: u64 = nodes.map(|node| self.free(*node)).sum();
+        let have: u64 = nodes.map(|node| self.free(*node)).fold(0, u64::saturating_add);
         if asked <= have {
             return Ok(());
         }
@@ -112,7 +113,8 @@ impl Looking<'_> {
             let crosses = mask.len() <= nodes.len() / sockets && over > 1;
             let named =
                 ids.as_ref().map_or(number.is_none_or(|number| number == mask.len()), |ids| *ids == mask);
-            let free: u64 = mask.iter().map(|node| self.free_for(node, exclusive)).sum();
+            let free: u64 =
+                mask.iter().map(|node| self.free_for(node, exclusive)).fold(0, u64::saturating_add);
             if mask.len() >= least && !crosses && named && free >= asked {
                 let preferred = mask.len() == number.unwrap_or(least);
                 hints.push(Hint::on(mask, preferred));
@@ -126,7 +128,7 @@ impl Looking<'_> {
         let asked = self.request.asked(self.resource);
         let before =
             self.state.containers.get(&self.request.id).map_or(0, |known| known.asked(self.resource));
-        let room: u64 = own.iter().map(|node| self.free(node)).sum::<u64>() + self.own_bytes();
+        let room: u64 = own.iter().map(|node| self.free(node)).fold(self.own_bytes(), u64::saturating_add);
         if self.request.resize && asked > before && asked > room {
             return Err(Refusal::insufficient(format!(
                 "the container asks for {} of {}; with what it has it could have {} on NUMA node(s) {own}",
@@ -174,7 +176,7 @@ impl Looking<'_> {
     fn own_bytes(&self) -> u64 {
         let known = self.state.containers.get(&self.request.id);
         let taken = known.and_then(|known| known.taken.get(&self.resource));
-        taken.map_or(0, |taken| taken.values().map(|bytes| bytes.0).sum())
+        taken.map_or(0, |taken| taken.values().map(|bytes| bytes.0).fold(0, u64::saturating_add))
     }
 
     fn free(&self, node: u32) -> u64 {

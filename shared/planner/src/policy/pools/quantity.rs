@@ -29,7 +29,8 @@ pub(super) fn needs(state: &State, joining: Option<&ContainerId>, least: usize) 
         let node = container.numa_hint.filter(|_| bound).or_else(|| node_of_pool(&pool).filter(|_| bound));
         let (known, sum) = sums.entry(pool).or_default();
         *known = known.or(node);
-        sum.0 += container.request.0 * if bound { BOUND } else { 1 };
+        let counted = container.request.0.saturating_mul(if bound { BOUND } else { 1 });
+        sum.0 = sum.0.saturating_add(counted);
     }
     // A bound pool has its node's CPUs to itself, and so must exist even if nobody in it asks for anything.
     let needs = sums.into_iter().map(|(pool, (node, sum))| {
