@@ -4,7 +4,7 @@ use super::{
     super::{
         Options, Refusal, Request,
         request::{fits, whole},
-        subsets::{ALL_SUBSETS, subsets},
+        subsets::{ALL_SUBSETS, each_subset},
         view::{Node, View},
     },
     eligible::eligible,
@@ -91,10 +91,12 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
         true if sizes.nodes > ALL_SUBSETS => asked.least + 1,
         true => sizes.nodes,
     };
-    for subset in subsets(offers.len(), largest) {
-        let chosen: Vec<&Offer> = subset.iter().filter_map(|&index| offers.get(index)).collect();
+    let mut chosen: Vec<&Offer> = Vec::new();
+    each_subset(offers.len(), largest, |subset| {
+        chosen.clear();
+        chosen.extend(subset.iter().filter_map(|&index| offers.get(index)));
         if !asked.has_room(&chosen) {
-            continue;
+            return;
         }
         // Sizes ascend: the first that has room is the least, whether or not that set is well shaped.
         let least = *least_affinity.get_or_insert(chosen.len());
@@ -102,7 +104,7 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
             let mask = chosen.iter().map(|offer| offer.node).collect();
             hints.push(Hint::on(mask, chosen.len() == asked.number.unwrap_or(least)));
         }
-    }
+    });
     if hints.is_empty() {
         return Err(asked.nowhere(&offers));
     }
