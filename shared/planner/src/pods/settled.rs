@@ -3,7 +3,7 @@
 use super::{CpuPolicy, Pod, Refusal, Rules, State, placement, refuse, shortage};
 use crate::{
     plan::{Flag, Reason},
-    policy::{self, ContainerId, Options, RESERVE, SHARE, memory},
+    policy::{self, Container, ContainerId, Options, RESERVE, SHARE, memory},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
@@ -55,8 +55,9 @@ fn flag_unbound(state: &mut State, options: &Options) {
 /// One shared pool of everything that is nobody's own, the reserved CPUs included.
 fn settle_native(cpus: &mut policy::State, machine: &Machine) {
     let share = machine.online() - machine.isolated() - &cpus.exclusive();
-    for container in cpus.containers.values_mut() {
-        if container.qos != QosLevel::Dedicated && container.cpus != share {
+    let moves = |container: &Container| container.qos != QosLevel::Dedicated && container.cpus != share;
+    if cpus.containers.values().any(|container| moves(container)) {
+        for container in cpus.containers.values_mut().filter(|container| moves(container)) {
             Arc::make_mut(container).cpus = share.clone();
         }
     }

@@ -8,7 +8,7 @@ use crate::topology_manager::Hint;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask};
 use oxalyst_units::Bytes;
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// What became of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub fn place(
         return Ok(Placed::default());
     };
     let mut after = others;
-    after.containers.insert(request.id.clone(), entry);
+    after.containers.insert(request.id.clone(), Arc::new(entry));
     settle(&mut after, machine);
     let mems = after.containers.get(&request.id).map(|entry| entry.mems.clone());
     Ok(Placed { mems, changes: differing(state, &after) })
@@ -51,7 +51,9 @@ pub fn place(
 /// The pod is gone, and so is what it had taken.
 pub fn remove(state: &State, machine: &Machine, pod: &str) -> Changes {
     let mut after = state.clone();
-    after.containers.retain(|id, _| &*id.pod != pod);
+    if after.containers.keys().any(|id| &*id.pod == pod) {
+        after.containers.retain(|id, _| &*id.pod != pod);
+    }
     settle(&mut after, machine);
     differing(state, &after)
 }
@@ -59,13 +61,19 @@ pub fn remove(state: &State, machine: &Machine, pod: &str) -> Changes {
 /// Gives all who are bound to no node what is left, and the others the nodes with memory that are nearest to their own.
 pub fn settle(state: &mut State, machine: &Machine) {
     let common = state.common_mems(machine);
+    let all = machine.memory_nodes();
+    let mems = |container: &Container| match &container.bound_to {
+        Some(nodes) => Cow::Owned(with_memory(machine, nodes)),
+        None if container.qos == QosLevel::System && !container.wishes.numa_binding() => Cow::Borrowed(&all),
+        None => Cow::Borrowed(&common),
+    };
+    if state.containers.values().all(|container| container.mems == *mems(container)) {
+        return;
+    }
     for container in state.containers.values_mut() {
-        match &container.bound_to {
-            Some(nodes) => container.mems = with_memory(machine, nodes),
-            None if container.qos == QosLevel::System && !container.wishes.numa_binding() => {
-                container.mems = machine.memory_nodes();
-            }
-            None => container.mems.clone_from(&common),
+        let mems = mems(container);
+        if container.mems != *mems {
+            Arc::make_mut(container).mems = mems.into_owned();
         }
     }
 }
@@ -76,6 +84,9 @@ fn with_memory(machine: &Machine, nodes: &NumaMask) -> NumaMask {
 }
 
 fn differing(before: &State, after: &State) -> Changes {
+    if before.containers.is_shared_with(&after.containers) {
+        return Changes::new();
+    }
     let gone = before.containers.keys().filter(|id| !after.containers.contains_key(id));
     let gone = gone.map(|id| (id.clone(), None));
     let set = after.containers.iter().filter(|(id, container)| before.containers.get(id) != Some(container));
@@ -89,7 +100,7 @@ struct Placing<'a> {
     machine: &'a Machine,
     request: &'a Request,
     hint: Option<&'a Hint>,
-    known: Option<Container>,
+    known: Option<Arc<Container>>,
 }
 
 // === impl Placing ===
