@@ -126,7 +126,11 @@ impl Settings {
     /// The first setting that is out of its range or cannot be understood.
     pub fn check(&self) -> Result<(), SettingsError> {
         let within = |key, given: u64, low, high, range| {
-            if (low..=high).contains(&given) { Ok(()) } else { Err(SettingsError::Range { key, given, range }) }
+            if (low..=high).contains(&given) {
+                Ok(())
+            } else {
+                Err(SettingsError::Range { key, given, range })
+            }
         };
         within("absent_grace_s", self.absent_grace_s, 1, 3600, "1 to 3600")?;
         within("watch_period_s", self.watch_period_s, 1, 60, "1 to 60")?;

@@ -154,7 +154,8 @@ impl Handler<Reconcile> for Allocations {
         }
         let current = current_sandboxes(&running, &self.state);
         let plan = pods::adopt(&self.state, &self.machine, &self.rules, &current);
-        let taken_in = plan.pods.iter().filter(|(uid, pod)| pod.is_some() && !self.state.pods.contains_key(*uid));
+        let taken_in =
+            plan.pods.iter().filter(|(uid, pod)| pod.is_some() && !self.state.pods.contains_key(*uid));
         let adopted: Vec<String> = taken_in.map(|(uid, _)| uid.clone()).collect();
         if let Err(e) = self.settle(plan) {
             // They run, and go on running where they are; the next comparison tries again.

@@ -65,7 +65,9 @@ impl Diff {
         }
         let (old, new) = (Seen::of(before, machine), Seen::of(after, machine));
         if !old.is_same_ground(&new) {
-            candidates.extend(after.pods.iter().filter(|(_, pod)| on_ground(after, pod)).map(|(uid, _)| uid.clone()));
+            candidates.extend(
+                after.pods.iter().filter(|(_, pod)| on_ground(after, pod)).map(|(uid, _)| uid.clone()),
+            );
         }
         candidates.retain(|uid| !diff.recorded.contains(uid) && !diff.moved.contains(uid));
         for uid in candidates {

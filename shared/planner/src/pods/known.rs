@@ -94,9 +94,7 @@ fn put(after: &mut State, machine: &Machine, rules: &Rules, known: &KnownPod) {
         for (asked, theirs) in &known.containers {
             let theirs = if dynamic { (!own.is_empty()).then_some(&own) } else { theirs.as_ref() };
             // Plain init and ephemeral containers follow the main one.
-            if pod.is_main(&asked.name)
-                || !dynamic
-                || matches!(asked.role, Role::App | Role::RestartableInit)
+            if pod.is_main(&asked.name) || !dynamic || matches!(asked.role, Role::App | Role::RestartableInit)
             {
                 let placing = Placing { pod: &pod, pool: known.pool.as_deref(), dynamic, machine };
                 placing.put(after, asked, theirs);
@@ -176,9 +174,7 @@ impl Placing<'_> {
         match qos {
             QosLevel::Dedicated => Some(DEDICATED.to_owned()),
             QosLevel::Reclaimed => Some(RECLAIM.to_owned()),
-            QosLevel::Shared => {
-                Some(self.pool.or_else(|| wishes.cpuset_pool()).unwrap_or(SHARE).to_owned())
-            }
+            QosLevel::Shared => Some(self.pool.or_else(|| wishes.cpuset_pool()).unwrap_or(SHARE).to_owned()),
             QosLevel::System => wishes.cpuset_pool().map(|pool| format!("system-{pool}")),
         }
     }

@@ -34,7 +34,9 @@ mod wording;
 
 pub use known::{KnownPod, take_over};
 pub use outcome::Plan;
-pub use placement::{ContainerPlacement, PodPlacement, free_per_node, placement_of, placements, placements_of, pools};
+pub use placement::{
+    ContainerPlacement, PodPlacement, free_per_node, placement_of, placements, placements_of, pools,
+};
 pub use pool::{Pool, SYSTEM, pools as shown_pools};
 pub use promote::promote;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};

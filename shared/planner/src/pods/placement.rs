@@ -193,7 +193,8 @@ pub(super) fn pods_by_pool(state: &State, machine: &Machine) -> BTreeMap<String,
     let mut pods: BTreeMap<String, usize> = BTreeMap::new();
     for pod in state.pods.values() {
         let Some(first) = pod.containers.first() else { continue };
-        let Some(entry) = seen.entry(pod, &first.name).filter(|entry| entry.qos != QosLevel::Dedicated) else {
+        let Some(entry) = seen.entry(pod, &first.name).filter(|entry| entry.qos != QosLevel::Dedicated)
+        else {
             continue;
         };
         let pool = seen.pool_of(entry, &mut BTreeSet::new());

@@ -78,7 +78,11 @@ fn keepers(state: &State) -> String {
         }
     })
     .collect();
-    if keepers.is_empty() { String::new() } else { format!("; the last one stays with {}", keepers.join(" and ")) }
+    if keepers.is_empty() {
+        String::new()
+    } else {
+        format!("; the last one stays with {}", keepers.join(" and "))
+    }
 }
 
 /// "1 CPU is free on NUMA node 0 (1)", or with more than one node, each of them.

@@ -31,4 +31,3 @@ pub use state::{
     SHARE, State, node_of_pool,
 };
 pub use wishes::Wishes;
-

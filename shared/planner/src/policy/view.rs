@@ -21,8 +21,6 @@ pub(super) struct Node<'a> {
     pub(super) cpus: &'a CpuSet,
     /// Its CPUs that are neither exclusive nor reserved nor kept for interrupts or isolated.
     pub(super) free: CpuSet,
-    /// Containers with CPUs here.
-    pub(super) residents: Vec<&'a Container>,
     /// Some CPUs are exclusive.
     pub(super) allocated: bool,
     pub(super) bound_shared: bool,
@@ -50,7 +48,6 @@ impl<'a> View<'a> {
                 socket,
                 cpus: &node.cpus,
                 free: &node.cpus - &blocked,
-                residents: Vec::new(),
                 allocated: false,
                 bound_shared: false,
                 bound_dedicated: false,
@@ -60,7 +57,9 @@ impl<'a> View<'a> {
                 bound_reclaimed_request: MilliCpu(0),
             })
             .collect();
-        for container in state.containers.values() {
+        let leaves_a_mark =
+            |container: &Container| container.qos == QosLevel::Dedicated || container.is_bound_shared();
+        for container in state.containers.values().filter(|container| leaves_a_mark(container)) {
             for node in nodes.iter_mut().filter(|node| !node.cpus.is_disjoint(&container.cpus)) {
                 node.take_in(container);
             }
@@ -151,9 +150,8 @@ pub(super) fn node_of(container: &Container, machine: &Machine) -> Option<u32> {
 
 // === impl Node ===
 
-impl<'a> Node<'a> {
-    fn take_in(&mut self, container: &'a Container) {
-        self.residents.push(container);
+impl Node<'_> {
+    fn take_in(&mut self, container: &Container) {
         self.allocated |= container.qos == QosLevel::Dedicated;
         self.bound_shared |= container.is_bound_shared();
         self.bound_dedicated |= container.is_bound_dedicated();

@@ -210,17 +210,19 @@ impl Asked {
     fn is_well_shaped(&self, chosen: &[&Offer], sizes: &Sizes) -> bool {
         let size = chosen.len();
         let sockets = chosen.iter().fold(0, |bits, offer| bits | offer.socket).count_ones() as usize;
-        let whole_cores: usize = chosen.iter().map(|offer| offer.whole_cores).sum();
-        let crosses = size <= sizes.nodes_a_socket && sockets > 1;
+        if size <= sizes.nodes_a_socket && sockets > 1 {
+            return false;
+        }
+        let whole_cores = || chosen.iter().map(|offer| offer.whole_cores).sum::<usize>();
         let aligned = !self.by_socket || sockets == self.cpus.div_ceil(sizes.cpus_a_socket);
         let even = !self.even || self.is_even(chosen, sizes);
-        let paired = !self.paired || self.even || whole_cores >= self.cpus / sizes.cpus_a_core;
+        let paired = !self.paired || self.even || whole_cores() >= self.cpus / sizes.cpus_a_core;
         let named = match (&self.ids, self.number) {
             (Some(ids), _) => ids.iter().eq(chosen.iter().map(|offer| offer.node)),
             (None, Some(number)) => number == size,
             (None, None) => true,
         };
-        !crosses && aligned && even && paired && named
+        aligned && even && paired && named
     }
 
     /// Whether every node gives the same, in whole cores if the container wants those.

@@ -1,7 +1,7 @@
 //! A container gets its memory nodes, and others lose those that an exclusive pod takes.
 
 use super::{
-    super::{ContainerKind, Kind, Refusal},
+    super::{ContainerKind, Kind, Refusal, state::differing as side_by_side},
     Changes, Container, Request, Resource, State, Supply,
 };
 use crate::topology_manager::Hint;
@@ -87,10 +87,7 @@ fn differing(before: &State, after: &State) -> Changes {
     if before.containers.is_shared_with(&after.containers) {
         return Changes::new();
     }
-    let gone = before.containers.keys().filter(|id| !after.containers.contains_key(id));
-    let gone = gone.map(|id| (id.clone(), None));
-    let set = after.containers.iter().filter(|(id, container)| before.containers.get(id) != Some(container));
-    set.map(|(id, container)| (id.clone(), Some(container.clone()))).chain(gone).collect()
+    side_by_side(&before.containers, &after.containers)
 }
 
 struct Placing<'a> {
