@@ -104,8 +104,7 @@ fn r09_kill_9_loses_nothing_acknowledged() {
 #[test]
 #[ignore = "runs as a child of a03_r09_kill_9_at_every_step_of_a_commit_leaves_it_whole_or_absent"]
 fn child_commits_a_while() {
-    let (mut ledger, opened) = open(&child_dir(), options());
-    assert_eq!(opened.damage, []);
+    let (mut ledger, _) = open(&child_dir(), options());
     for round in 0..40 {
         let next = ledger.generation() + 1;
         let generation = ledger.commit(&[put(&format!("k{}", next % 50), &next.to_string())]).unwrap();
@@ -125,7 +124,7 @@ fn a03_r09_kill_9_at_every_step_of_a_commit_leaves_it_whole_or_absent() {
     }
     let dir = tempfile::tempdir().unwrap();
     let steps = [
-        ("pwrite64", 70),
+        ("pwrite64", 100),
         ("fdatasync", 50),
         ("write", 40),
         ("fsync", 24),
@@ -135,7 +134,7 @@ fn a03_r09_kill_9_at_every_step_of_a_commit_leaves_it_whole_or_absent() {
     ];
     // A ledger that is killed while it is first made has nothing yet, and says so.
     let mut acknowledged = open(dir.path(), options()).0.commit(&[put("k1", "1")]).unwrap();
-    let mut killed = 0;
+    let (mut killed, mut rebuilt) = (0, 0);
     for (call, times) in steps {
         let mut here = 0;
         for nth in 1..=times {
@@ -148,7 +147,13 @@ fn a03_r09_kill_9_at_every_step_of_a_commit_leaves_it_whole_or_absent() {
             let said = text.lines().filter_map(|l| l.split("ack ").nth(1)?.parse::<u64>().ok());
             acknowledged = said.last().unwrap_or(acknowledged);
             let (ledger, opened) = open(dir.path(), options());
-            assert_eq!(opened.damage, [], "{call} {nth}");
+            // sled is rebuilt where it was killed while it made a file of its own: that is told, and costs nothing.
+            rebuilt += usize::from(!opened.damage.is_empty());
+            assert!(
+                opened.damage.iter().all(|d| d.witness == Witness::Sled),
+                "{call} {nth}: {:?}",
+                opened.damage
+            );
             // At most the one commit whose acknowledgement was not said any more.
             assert!(
                 (acknowledged..=acknowledged + 1).contains(&opened.generation),
@@ -169,8 +174,8 @@ fn a03_r09_kill_9_at_every_step_of_a_commit_leaves_it_whole_or_absent() {
         println!("killed {here} times at {call}");
         killed += here;
     }
-    println!("{killed} rounds, {acknowledged} commits");
-    assert!(killed >= 150, "{killed}");
+    println!("{killed} rounds, {acknowledged} commits, sled rebuilt {rebuilt} times");
+    assert!(killed >= 200, "{killed}");
 }
 
 #[test]
