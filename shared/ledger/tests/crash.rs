@@ -144,8 +144,8 @@ fn a03_r09_kill_9_at_every_step_of_a_commit_leaves_it_whole_or_absent() {
             let output =
                 child(&wrapper, "child_commits_a_while", dir.path()).stderr(Stdio::null()).output().unwrap();
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let said = text.lines().filter_map(|l| l.split("ack ").nth(1)?.parse::<u64>().ok());
-            acknowledged = said.last().unwrap_or(acknowledged);
+            let mut said = text.lines().filter_map(|l| l.split("ack ").nth(1)?.parse::<u64>().ok());
+            acknowledged = said.next_back().unwrap_or(acknowledged);
             let (ledger, opened) = open(dir.path(), options());
             // sled is rebuilt where it was killed while it made a file of its own: that is told, and costs nothing.
             rebuilt += usize::from(!opened.damage.is_empty());

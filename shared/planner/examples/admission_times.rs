@@ -73,6 +73,7 @@ fn main() {
         let state = filled(&machine, &rules, count);
         for (name, request) in [
             ("shared", pod(9999, "shared_cores", 100, "")),
+            ("unmoving", SandboxRequest { request: None, ..pod(9999, "shared_cores", 0, "") }),
             ("dedicated", pod(9999, "dedicated_cores", 4000, "")),
             ("bound", pod(9999, "dedicated_cores", 4000, r#"{"numa_binding":"true"}"#)),
         ] {

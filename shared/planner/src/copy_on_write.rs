@@ -67,6 +67,42 @@ impl<'a, K, V> IntoIterator for &'a CopyOnWrite<BTreeMap<K, V>> {
     }
 }
 
+/// The entries of two maps side by side, ascending by key; none where both are one and the same.
+pub(crate) fn pairs<'m, K: Ord, V>(
+    old: &'m CopyOnWrite<BTreeMap<K, V>>,
+    new: &'m CopyOnWrite<BTreeMap<K, V>>,
+) -> impl Iterator<Item = (&'m K, Option<&'m V>, Option<&'m V>)> {
+    let shared = old.is_shared_with(new);
+    let all = if shared { 0 } else { usize::MAX };
+    let (mut old, mut new) = (old.iter().take(all).peekable(), new.iter().take(all).peekable());
+    std::iter::from_fn(move || {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return None,
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some((a, _)), Some((b, _))) => a.cmp(b),
+        };
+        match order {
+            std::cmp::Ordering::Less => old.next().map(|(key, value)| (key, Some(value), None)),
+            std::cmp::Ordering::Greater => new.next().map(|(key, value)| (key, None, Some(value))),
+            std::cmp::Ordering::Equal => {
+                let (key, was) = old.next()?;
+                let (_, is) = new.next()?;
+                Some((key, Some(was), Some(is)))
+            }
+        }
+    })
+}
+
+/// What makes the second map out of the first; `None`: is no more.
+pub(crate) fn differing<K: Ord + Clone, V: PartialEq + Clone>(
+    before: &CopyOnWrite<BTreeMap<K, V>>,
+    after: &CopyOnWrite<BTreeMap<K, V>>,
+) -> BTreeMap<K, Option<V>> {
+    let differ = pairs(before, after).filter(|(_, old, new)| old != new);
+    differ.map(|(key, _, new)| (key.clone(), new.cloned())).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

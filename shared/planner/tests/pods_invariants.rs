@@ -237,9 +237,9 @@ impl World {
 }
 
 /// What is made durable, and what is told, as bytes.
-fn bytes(outcome: &Result<Plan, Refusal>, rules: &Rules) -> (Vec<(String, Option<Vec<u8>>)>, String) {
+fn bytes(outcome: &Result<Plan, Refusal>, rules: &Rules) -> (Vec<record::Change>, String) {
     let changes = outcome.iter().flat_map(|plan| record::changes(plan, rules));
-    (changes.map(|change| (change.key, change.value)).collect(), format!("{outcome:?}"))
+    (changes.collect(), format!("{outcome:?}"))
 }
 
 /// Every container's CPUs by pod and name, and whether they are its pod's own.

@@ -1,13 +1,10 @@
 //! What differs between two states on one machine, at the cost of what differs.
 
 use super::{Pod, State, placement::Seen, record};
-use crate::{copy_on_write::CopyOnWrite, policy::ContainerId};
+use crate::{copy_on_write::pairs, policy::ContainerId};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 /// What differs.
 pub(super) struct Diff {
@@ -96,32 +93,4 @@ fn on_ground(state: &State, pod: &Arc<Pod>) -> bool {
     !state.cpus.containers.contains_key(&main)
         || !state.memory.containers.contains_key(&main)
         || state.cpus.of_pod(&pod.uid).any(|(_, entry)| !pooled(entry.qos) || entry.cpus.is_empty())
-}
-
-/// The entries of two maps side by side, ascending by key.
-fn pairs<'m, K: Ord, V>(
-    old: &'m CopyOnWrite<BTreeMap<K, V>>,
-    new: &'m CopyOnWrite<BTreeMap<K, V>>,
-) -> impl Iterator<Item = (&'m K, Option<&'m V>, Option<&'m V>)> {
-    // What is one and the same has nothing to compare.
-    let shared = old.is_shared_with(new);
-    let all = if shared { 0 } else { usize::MAX };
-    let (mut old, mut new) = (old.iter().take(all).peekable(), new.iter().take(all).peekable());
-    std::iter::from_fn(move || {
-        let order = match (old.peek(), new.peek()) {
-            (None, None) => return None,
-            (Some(_), None) => std::cmp::Ordering::Less,
-            (None, Some(_)) => std::cmp::Ordering::Greater,
-            (Some((a, _)), Some((b, _))) => a.cmp(b),
-        };
-        match order {
-            std::cmp::Ordering::Less => old.next().map(|(key, value)| (key, Some(value), None)),
-            std::cmp::Ordering::Greater => new.next().map(|(key, value)| (key, None, Some(value))),
-            std::cmp::Ordering::Equal => {
-                let (key, was) = old.next()?;
-                let (_, is) = new.next()?;
-                Some((key, Some(was), Some(is)))
-            }
-        }
-    })
 }

@@ -1,7 +1,7 @@
 //! Who runs where.
 
 use super::Wishes;
-use crate::copy_on_write::CopyOnWrite;
+use crate::copy_on_write::{self, CopyOnWrite};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
 use oxalyst_units::MilliCpu;
@@ -269,11 +269,7 @@ impl State {
     pub fn changes_since(&self, before: &Self) -> Changes {
         Changes {
             pools: differing(&before.pools, &self.pools),
-            containers: if before.containers.is_shared_with(&self.containers) {
-                BTreeMap::new()
-            } else {
-                differing(&before.containers, &self.containers)
-            },
+            containers: copy_on_write::differing(&before.containers, &self.containers),
             remembered: (self.remembered != before.remembered).then(|| self.remembered.clone()),
         }
     }
@@ -285,7 +281,7 @@ pub(super) fn exclusive<'a>(containers: impl Iterator<Item = &'a Arc<Container>>
 }
 
 /// What makes one map out of another. `None`: is no more.
-pub(super) fn differing<K: Ord + Clone, V: PartialEq + Clone>(
+fn differing<K: Ord + Clone, V: PartialEq + Clone>(
     before: &BTreeMap<K, V>,
     after: &BTreeMap<K, V>,
 ) -> BTreeMap<K, Option<V>> {

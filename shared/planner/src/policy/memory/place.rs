@@ -1,10 +1,10 @@
 //! A container gets its memory nodes, and others lose those that an exclusive pod takes.
 
 use super::{
-    super::{ContainerKind, Kind, Refusal, state::differing as side_by_side},
+    super::{ContainerKind, Kind, Refusal},
     Changes, Container, Request, Resource, State, Supply,
 };
-use crate::topology_manager::Hint;
+use crate::{copy_on_write::differing, topology_manager::Hint};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask};
 use oxalyst_units::Bytes;
@@ -45,7 +45,7 @@ pub fn place(
     after.containers.insert(request.id.clone(), Arc::new(entry));
     settle(&mut after, machine);
     let mems = after.containers.get(&request.id).map(|entry| entry.mems.clone());
-    Ok(Placed { mems, changes: differing(state, &after) })
+    Ok(Placed { mems, changes: differing(&state.containers, &after.containers) })
 }
 
 /// The pod is gone, and so is what it had taken.
@@ -55,7 +55,7 @@ pub fn remove(state: &State, machine: &Machine, pod: &str) -> Changes {
         after.containers.retain(|id, _| &*id.pod != pod);
     }
     settle(&mut after, machine);
-    differing(state, &after)
+    differing(&state.containers, &after.containers)
 }
 
 /// Gives all who are bound to no node what is left, and the others the nodes with memory that are nearest to their own.
@@ -81,13 +81,6 @@ pub fn settle(state: &mut State, machine: &Machine) {
 /// The nodes that have memory of these, and for those that have none the nearest that does.
 fn with_memory(machine: &Machine, nodes: &NumaMask) -> NumaMask {
     nodes.iter().filter_map(|node| machine.nearest_memory(node)).collect()
-}
-
-fn differing(before: &State, after: &State) -> Changes {
-    if before.containers.is_shared_with(&after.containers) {
-        return Changes::new();
-    }
-    side_by_side(&before.containers, &after.containers)
 }
 
 struct Placing<'a> {
