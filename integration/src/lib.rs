@@ -11,6 +11,7 @@
 pub mod bench;
 pub mod containerd;
 pub mod cri;
+pub mod crio;
 pub mod image;
 pub mod imitation;
 pub mod mesh;
