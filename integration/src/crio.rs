@@ -1,7 +1,7 @@
 //! A private CRI-O: every path it uses lies in one folder given by the caller, NRI is on, and nothing is left behind.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -10,6 +10,7 @@ use tokio::net::UnixStream;
 use crate::containerd::outside::Outside;
 use crate::cri::Cri;
 use crate::image;
+use crate::lab;
 use crate::process::{Process, ProcessError, end_stranger, with_argument_below};
 use crate::runtime::{
     ContainerId, ContainerSpec, Listed, PodSpec, Runtime, RuntimeError, SandboxId, State, poll_until,
@@ -44,7 +45,7 @@ impl Crio {
         if !rustix::process::geteuid().is_root() {
             return Err("CRI-O needs root".to_owned());
         }
-        script("crio.sh", &[])
+        lab::script("crio.sh", &[])
     }
 
     /// Prepares a CRI-O from `binaries` that keeps everything in `folder` (short: unix sockets lie there), imports the images
@@ -182,24 +183,6 @@ impl Crio {
             failed(&format!("find the process of {}", container.0), format!("it is {state:?}"))
         })?;
         status_value(Path::new(&format!("/proc/{pid}/status")), key)
-    }
-}
-
-/// Runs a script of `lab/`; what it prints last is a path. The error is its last complaint.
-pub(crate) fn script(name: &str, arguments: &[&str]) -> Result<PathBuf, String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("lab").join(name);
-    let output = Command::new(&script)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| format!("run {}: {e}", script.display()))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    match said.lines().last() {
-        Some(path) if output.status.success() => Ok(PathBuf::from(path)),
-        _ => {
-            let errors = String::from_utf8_lossy(&output.stderr);
-            Err(errors.lines().last().map_or_else(|| format!("{name} said nothing"), str::to_owned))
-        }
     }
 }
 
