@@ -30,11 +30,14 @@ pub(super) struct Reference {
     child: Mutex<Child>,
     stdin: tokio::sync::Mutex<ChildStdin>,
     last: AtomicU64,
-    waiting: Mutex<BTreeMap<u64, oneshot::Sender<Result<Vec<u8>, String>>>>,
+    waiting: Mutex<BTreeMap<u64, Answer>>,
     started: tokio::sync::watch::Sender<bool>,
     /// Steps of the list that is being told, for the task that holds the imitation's still.
     steps: Mutex<Option<mpsc::Sender<Step>>>,
 }
+
+/// Whoever waits for the program's answer.
+type Answer = oneshot::Sender<Result<Vec<u8>, String>>;
 
 /// A message of a plugin that the reference library has read.
 #[derive(Clone, Debug)]
