@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 /// Runs a script of `lab/`; what it prints last is a path. The error is its last complaint, for a suite to skip by.
 pub fn script(name: &str, arguments: &[&str]) -> Result<PathBuf, String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("lab").join(name);
+    let script = path(name);
     let output = Command::new(&script)
         .args(arguments)
         .stdin(Stdio::null())
@@ -19,4 +19,9 @@ pub fn script(name: &str, arguments: &[&str]) -> Result<PathBuf, String> {
             Err(errors.lines().last().map_or_else(|| format!("{name} said nothing"), str::to_owned))
         }
     }
+}
+
+/// Where a script of `lab/` is.
+pub fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("lab").join(name)
 }

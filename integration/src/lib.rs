@@ -14,6 +14,7 @@ pub mod cri;
 pub mod crio;
 pub mod image;
 pub mod imitation;
+pub mod kubernetes;
 pub mod lab;
 pub mod mesh;
 pub mod process;
