@@ -12,6 +12,7 @@
 pub mod aggregate;
 pub mod bandwidth;
 pub mod catalogue;
+pub mod cells;
 pub mod clock;
 pub mod contents;
 pub mod derive;

@@ -7,10 +7,11 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 
-use crate::catalogue::{self, Scope};
+use crate::catalogue::Scope;
+use crate::cells::{Cells, Layout};
 use crate::clock::Now;
 use crate::history::Histories;
-use crate::sample::{Absent, Ages, Cell};
+use crate::sample::Ages;
 
 /// Which part of a machine or of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,8 +48,8 @@ pub struct Subject {
     pub scope: Scope,
     /// Who.
     pub id: Arc<Id>,
-    /// In the order of [`catalogue::of`] its scope.
-    pub cells: Box<[Cell]>,
+    /// By place in the catalogue.
+    pub cells: Cells,
     /// When it was found removed.
     pub removed: Option<Now>,
     /// When it was read last.
@@ -113,7 +114,7 @@ pub struct Layer {
 }
 
 /// Where a value comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// cgroup files, `/proc`, sysfs.
     Kernel,
@@ -161,19 +162,33 @@ impl fmt::Display for Instance {
 impl Subject {
     /// A subject of which nothing is known yet.
     pub fn unknown(scope: Scope, id: Id) -> Self {
-        let cells = catalogue::of(scope).iter().map(|_| Cell::absent(Absent::NotYet)).collect();
+        Self::laid_out(scope, id, Layout::full(scope))
+    }
+
+    /// The same, with room only for what its source tells.
+    pub fn laid_out(scope: Scope, id: Id, layout: &'static Layout) -> Self {
+        let cells = Cells::unknown(layout);
         Self { scope, id: Arc::new(id), cells, removed: None, read: None, cycle: 0 }
     }
 
     /// What tells it from all others.
     pub fn key(&self) -> Key<'_> {
-        let owner = match self.scope {
-            Scope::Container | Scope::ContainerNuma => self.id.container_id.as_str(),
-            Scope::Cgroup | Scope::CgroupNuma => self.id.cgroup.as_str(),
-            Scope::Volume => self.id.pod_uid.as_str(),
+        self.id.key(self.scope)
+    }
+}
+
+// === impl Id ===
+
+impl Id {
+    /// What tells it from all others of its scope and of other scopes.
+    pub fn key(&self, scope: Scope) -> Key<'_> {
+        let owner = match scope {
+            Scope::Container | Scope::ContainerNuma => self.container_id.as_str(),
+            Scope::Cgroup | Scope::CgroupNuma => self.cgroup.as_str(),
+            Scope::Volume => self.pod_uid.as_str(),
             _ => "",
         };
-        (self.scope, owner, &self.id.instance)
+        (scope, owner, &self.instance)
     }
 }
 

@@ -186,7 +186,7 @@ async fn m01_without_malachite_the_kernels_files_tell_it_and_say_that_they_stand
     let mut snapshot = Snapshot::default();
     let (place, _) = metrics_fetcher::catalogue::find("mem.total.system").unwrap();
     let mut node = (*snapshot.node).clone();
-    node.cells[place] = Cell::default().after(Ok(Reading::level(8.0, world.clock.now())));
+    *node.cells.get_mut(place).unwrap() = Cell::default().after(Ok(Reading::level(8.0, world.clock.now())));
     snapshot.node = Arc::new(node);
     world.store.publish(snapshot);
     let sample = world.sample("mem.total.system", Ranking::MalachiteFirst);

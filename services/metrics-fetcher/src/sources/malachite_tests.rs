@@ -18,7 +18,7 @@ fn fold() -> Fold {
 
 fn cell(fold: &Fold, metric: &str) -> Cell {
     let (place, metric) = catalogue::find(metric).unwrap();
-    fold.subjects().iter().find(|s| s.scope == metric.scope).unwrap().cells[place].clone()
+    fold.subjects().iter().find(|s| s.scope == metric.scope).unwrap().cells.get(place).unwrap().clone()
 }
 
 fn value(fold: &Fold, metric: &str) -> Option<f64> {

@@ -5,6 +5,7 @@
 mod descriptors;
 mod discovery;
 mod floor;
+mod news;
 mod part;
 mod pass;
 mod reader;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::tracked::{Context, Outcome, fill};
-use crate::catalogue::{self, Origin, Scope};
+use super::tracked::{Context, Outcome, bases, fill};
+use crate::catalogue::{Origin, Scope};
+use crate::cells::Layout;
 use crate::clock::Now;
 use crate::contents::{File, Row};
 use crate::derive::derive;
 use crate::rate::{Counter, Identity};
-use crate::sample::{Absent, Cell};
-use crate::store::{Id, Instance, Subject};
+use crate::store::{Id, Instance, Source, Subject};
 
 /// A part of which no file told for so many passes is gone: a device that was pulled, a CPU that is offline.
 const PATIENCE: u32 = 20;
@@ -21,7 +21,7 @@ pub(super) struct Parts(Vec<Part>);
 #[derive(Debug)]
 struct Part {
     subject: Arc<Subject>,
-    counters: Vec<Option<Counter>>,
+    counters: Box<[Option<Counter>]>,
     missed: u32,
 }
 
@@ -48,7 +48,7 @@ impl Parts {
                 Ok(place) => place,
                 Err(place) => {
                     let id = Id { instance: instance.clone(), ..whole.clone() };
-                    self.0.insert(place, Part::new(*scope, id));
+                    self.0.insert(place, Part::new(*scope, id, context.unified));
                     place
                 }
             };
@@ -64,9 +64,9 @@ impl Parts {
 // === impl Part ===
 
 impl Part {
-    fn new(scope: Scope, id: Id) -> Self {
-        let counters = vec![None; catalogue::of(scope).len()];
-        Self { subject: Arc::new(Subject::unknown(scope, id)), counters, missed: 0 }
+    fn new(scope: Scope, id: Id, unified: bool) -> Self {
+        let layout = Layout::of(scope, Source::Kernel, unified);
+        Self { subject: Arc::new(Subject::laid_out(scope, id, layout)), counters: bases(layout), missed: 0 }
     }
 
     fn key(&self) -> (Scope, &Instance) {
@@ -80,11 +80,13 @@ impl Part {
         let before = Arc::clone(&self.subject);
         let subject = Arc::make_mut(&mut self.subject);
         (subject.read, subject.cycle) = (Some(at), cycle);
-        let metrics = catalogue::of(subject.scope).iter().zip(&before.cells);
-        for (((metric, cell), counter), next) in metrics.zip(&mut self.counters).zip(&mut subject.cells) {
+        let rows = before.cells.layout().rows().iter().zip(before.cells.held());
+        let mut counters = self.counters.iter_mut();
+        for ((metric, cell), next) in rows.zip(subject.cells.held_mut()) {
+            let counter = if metric.kind.is_rate() { counters.next() } else { None };
             *next = match metric.origin(unified) {
-                Origin::Never(why) => Cell::absent(Absent::Never(why)),
-                Origin::Inputs => continue,
+                // What is never told has no cell.
+                Origin::Never(_) | Origin::Inputs => continue,
                 // A file that failed in this pass leaves what it told before, ageing.
                 Origin::From(file) => match told(file) {
                     Some(outcome) => fill(metric, cell, counter, Some(&outcome), at, identity),

@@ -93,7 +93,7 @@ impl Pass {
             removed: Vec::new(),
             named: Vec::new(),
             extra: BTreeMap::new(),
-            node: Tracked::new(Scope::Node, nowhere, Id::default()),
+            node: Tracked::new(Scope::Node, nowhere, Id::default(), false),
             tops: BTreeMap::new(),
             machine: Machine::default(),
             numa_slots: BTreeMap::new(),
@@ -208,7 +208,7 @@ impl Pass {
 
     /// Tracks what is there, and lets go of what is not or is another by now.
     fn reconcile(&mut self, mount: &Path) {
-        let now = self.clock.now();
+        let (now, unified) = (self.clock.now(), self.unified == Some(true));
         let mut places = self.discovery.places(mount);
         places.extend(self.extra.iter().map(|(path, place)| (path.clone(), place.clone())));
         for Named { path, container_id, pod_uid } in &self.named {
@@ -237,6 +237,7 @@ impl Pass {
                         Scope::Container,
                         identity,
                         Id { container_id, pod_uid, cgroup, ..Id::default() },
+                        unified,
                     ),
                 )
             });
@@ -245,6 +246,7 @@ impl Pass {
 
     /// Tracks those of the cgroups above the pods that are there.
     fn reconcile_tops(&mut self, mount: &Path, now: Now) {
+        let unified = self.unified == Some(true);
         let known = top_cgroups(&self.settings.roots, &self.settings.cgroups);
         let mut before = std::mem::take(&mut self.tops);
         for path in known {
@@ -253,7 +255,8 @@ impl Pass {
             let tracked = kept.map_or_else(
                 || {
                     let identity = Identity { device: place.device, inode: place.inode, first_seen: now };
-                    Tracked::new(Scope::Cgroup, identity, Id { cgroup: path.to_string(), ..Id::default() })
+                    let id = Id { cgroup: path.to_string(), ..Id::default() };
+                    Tracked::new(Scope::Cgroup, identity, id, unified)
                 },
                 |(_, tracked)| tracked,
             );

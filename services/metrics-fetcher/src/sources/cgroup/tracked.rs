@@ -7,14 +7,15 @@ use oxalyst_cgroups::parse::NumaMemory;
 
 use super::descriptors::{Descriptors, Slot};
 use super::part::Parts;
-use crate::catalogue::{self, Kind, Metric, Origin, Scope, Told};
+use crate::catalogue::{Kind, Metric, Origin, Scope, Told};
+use crate::cells::Layout;
 use crate::clock::{Clock, Now};
 use crate::contents::{Contents, File, Reading as Parsing, Row};
 use crate::derive::derive;
 use crate::machine::Machine;
 use crate::rate::{Counter, Identity, Rate, rate};
 use crate::sample::{Absent, Cell, Reading};
-use crate::store::{Id, Subject};
+use crate::store::{Id, Source, Subject};
 
 /// A subject that is read in every pass.
 #[derive(Debug)]
@@ -28,8 +29,8 @@ pub(super) struct Tracked {
     spare: Option<Arc<Subject>>,
     scope: Scope,
     slots: Vec<Slot>,
-    /// As many as the scope has metrics; `None` for levels and for rates without a base.
-    counters: Vec<Option<Counter>>,
+    /// One for each rate of the scope; `None`: it has no base yet.
+    counters: Box<[Option<Counter>]>,
 }
 
 /// What a pass shares among its subjects.
@@ -54,19 +55,21 @@ pub(super) type Outcome = Result<Contents, Absent>;
 // === impl Tracked ===
 
 impl Tracked {
-    pub(super) fn new(scope: Scope, identity: Identity, id: Id) -> Self {
+    /// Of a machine whose containers live in one tree, or not.
+    pub(super) fn new(scope: Scope, identity: Identity, id: Id, unified: bool) -> Self {
+        let layout = Layout::of(scope, Source::Kernel, unified);
         let files = match scope {
             Scope::Node => File::NODE.len(),
             _ => File::CONTAINER.len(),
         };
         Self {
             identity,
-            subject: Arc::new(Subject::unknown(scope, id)),
+            subject: Arc::new(Subject::laid_out(scope, id, layout)),
             parts: Parts::default(),
             spare: None,
             scope,
             slots: (0..files).map(|_| Slot::Closed).collect(),
-            counters: vec![None; catalogue::of(scope).len()],
+            counters: bases(layout),
         }
     }
 
@@ -108,11 +111,13 @@ impl Tracked {
         // Copies only if some reader still holds the snapshot before the last.
         let subject = Arc::make_mut(&mut next);
         (subject.read, subject.cycle) = (Some(at), context.pass);
-        let metrics = catalogue::of(self.scope).iter().zip(&self.subject.cells);
-        for (((metric, cell), counter), next) in metrics.zip(&mut self.counters).zip(&mut subject.cells) {
+        let rows = self.subject.cells.layout().rows().iter().zip(self.subject.cells.held());
+        let mut counters = self.counters.iter_mut();
+        for ((metric, cell), next) in rows.zip(subject.cells.held_mut()) {
+            let counter = if metric.kind.is_rate() { counters.next() } else { None };
             *next = match metric.origin(context.unified) {
-                Origin::Never(why) => Cell::absent(Absent::Never(why)),
-                Origin::Inputs => continue,
+                // What is never told has no cell.
+                Origin::Never(_) | Origin::Inputs => continue,
                 Origin::From(file) => {
                     let outcome = outcomes.get(file.slot()).and_then(Option::as_ref);
                     fill(metric, cell, counter, outcome, at, self.identity)
@@ -174,11 +179,16 @@ fn name_of(file: File, unified: bool) -> Option<&'static str> {
     file.of_node().or_else(|| file.of_container(unified).map(|(_, name)| name))
 }
 
-/// One cell after this pass.
+/// Bases of the rates of a subject, none known.
+pub(super) fn bases(layout: &Layout) -> Box<[Option<Counter>]> {
+    layout.rows().iter().filter(|m| m.kind.is_rate()).map(|_| None).collect()
+}
+
+/// One cell after this pass. A level has no `base`.
 pub(super) fn fill(
     metric: &Metric,
     cell: &Cell,
-    base: &mut Option<Counter>,
+    base: Option<&mut Option<Counter>>,
     outcome: Option<&Outcome>,
     at: Now,
     identity: Identity,
@@ -192,7 +202,10 @@ pub(super) fn fill(
         Err(absent) => return cell.after(Err(absent.clone())),
     };
     let reading = Reading { value, at, interval_ns: 0, clamped };
-    measure(metric.kind, cell, base, reading, identity)
+    match base {
+        Some(base) => measure(metric.kind, cell, base, reading, identity),
+        None => cell.after(Ok(reading)),
+    }
 }
 
 /// A cell after a reading of a level or of a counter.
@@ -203,7 +216,7 @@ pub(crate) fn measure(
     reading: Reading,
     identity: Identity,
 ) -> Cell {
-    if !matches!(kind, Kind::Rate | Kind::Ticks) {
+    if !kind.is_rate() {
         return cell.after(Ok(reading));
     }
     let counter = Counter { identity, value: reading.value, at: reading.at };
