@@ -27,8 +27,17 @@ type Row = VecDeque<Point>;
 /// Histories of the node and of containers. A pass adds to them, a question locks them for as long as it copies.
 #[derive(Debug, Default)]
 pub struct Histories {
-    /// By container id (the node: empty), then by place in the catalogue.
-    rows: Mutex<HashMap<String, Vec<(usize, Row)>>>,
+    /// By container id (the node: empty).
+    rows: Mutex<HashMap<String, Marked>>,
+}
+
+/// The rows of one subject that have a history.
+#[derive(Debug)]
+struct Marked {
+    /// By place in the catalogue.
+    rows: Box<[(usize, Row)]>,
+    /// The last pass that knew it.
+    pass: u64,
 }
 
 /// What a window holds.
@@ -56,11 +65,15 @@ impl Histories {
     /// Adds what is new in a snapshot, and forgets whom it does not know.
     pub fn add(&self, snapshot: &Snapshot) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        rows.retain(|id, _| id.is_empty() || snapshot.containers.iter().any(|s| s.id.container_id == *id));
         let Some(now) = snapshot.pass.finished else { return };
         for subject in std::iter::once(&snapshot.node).chain(&snapshot.containers) {
-            let of = rows.entry(subject.id.container_id.clone()).or_insert_with(|| marked(subject.scope));
-            for (place, row) in of {
+            let id = &subject.id.container_id;
+            if !rows.contains_key(id) {
+                rows.insert(id.clone(), Marked::new(subject.scope));
+            }
+            let Some(of) = rows.get_mut(id) else { continue };
+            of.pass = snapshot.pass.number;
+            for (place, row) in &mut of.rows {
                 let Some(last) = subject.cells.get(*place).and_then(|c| c.last) else { continue };
                 let point = Point::new(last.at, last.value);
                 if row.back().is_none_or(|p| p.at_ms != point.at_ms) {
@@ -71,12 +84,13 @@ impl Histories {
                 }
             }
         }
+        rows.retain(|_, of| of.pass == snapshot.pass.number);
     }
 
     /// What the last `window` holds of a row; `None` if nothing, or if the row has no history.
     pub fn summary(&self, container_id: &str, place: usize, window: Duration, now: Now) -> Option<Summary> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, row) = rows.get(container_id)?.iter().find(|(p, _)| *p == place)?;
+        let (_, row) = rows.get(container_id)?.rows.iter().find(|(p, _)| *p == place)?;
         let within: Vec<Point> = row.iter().filter(|p| p.age(now) <= window).copied().collect();
         drop(rows);
         let mut values: Vec<f64> = within.iter().map(|p| f64::from(p.value)).collect();
@@ -109,9 +123,13 @@ impl Point {
     }
 }
 
-fn marked(scope: Scope) -> Vec<(usize, Row)> {
-    let rows = catalogue::of(scope).iter().enumerate().filter(|(_, m)| m.history);
-    rows.map(|(place, _)| (place, Row::new())).collect()
+// === impl Marked ===
+
+impl Marked {
+    fn new(scope: Scope) -> Self {
+        let rows = catalogue::of(scope).iter().enumerate().filter(|(_, m)| m.history);
+        Self { rows: rows.map(|(place, _)| (place, Row::new())).collect(), pass: 0 }
+    }
 }
 
 /// Nearest rank: the smallest value that `percent` of 100 do not exceed.
@@ -158,7 +176,9 @@ mod tests {
         let all = histories.summary("c", place, Duration::from_secs(9999), at(1000)).unwrap();
         assert_eq!(all.points, 121, "ten minutes of five seconds, both ends");
         assert_eq!(histories.summary("c", place, Duration::ZERO, at(1001)), None);
-        histories.add(&snapshot(1005, 1.0, "other"));
+        let mut next = snapshot(1005, 1.0, "other");
+        next.pass.number = 1;
+        histories.add(&next);
         assert_eq!(histories.summary("c", place, WINDOW, at(1005)), None);
     }
 

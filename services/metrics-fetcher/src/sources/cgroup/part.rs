@@ -21,6 +21,8 @@ pub(super) struct Parts(Vec<Part>);
 #[derive(Debug)]
 struct Part {
     subject: Arc<Subject>,
+    /// The one before, to be used again as of any [`super::tracked::Tracked`].
+    spare: Option<Arc<Subject>>,
     counters: Box<[Option<Counter>]>,
     missed: u32,
 }
@@ -66,7 +68,8 @@ impl Parts {
 impl Part {
     fn new(scope: Scope, id: Id, unified: bool) -> Self {
         let layout = Layout::of(scope, Source::Kernel, unified);
-        Self { subject: Arc::new(Subject::laid_out(scope, id, layout)), counters: bases(layout), missed: 0 }
+        let subject = Arc::new(Subject::laid_out(scope, id, layout));
+        Self { subject, spare: None, counters: bases(layout), missed: 0 }
     }
 
     fn key(&self) -> (Scope, &Instance) {
@@ -77,8 +80,9 @@ impl Part {
         self.missed = 0;
         let told =
             |file: File| -> Option<Outcome> { Some(Ok(rows.iter().find(|r| r.file == file)?.contents)) };
-        let before = Arc::clone(&self.subject);
-        let subject = Arc::make_mut(&mut self.subject);
+        let mut next = self.spare.take().unwrap_or_else(|| Arc::clone(&self.subject));
+        let before = &self.subject;
+        let subject = Arc::make_mut(&mut next);
         (subject.read, subject.cycle) = (Some(at), cycle);
         let rows = before.cells.layout().rows().iter().zip(before.cells.held());
         let mut counters = self.counters.iter_mut();
@@ -90,10 +94,11 @@ impl Part {
                 // A file that failed in this pass leaves what it told before, ageing.
                 Origin::From(file) => match told(file) {
                     Some(outcome) => fill(metric, cell, counter, Some(&outcome), at, identity),
-                    None => continue,
+                    None => cell.clone(),
                 },
             };
         }
         derive(subject.scope, &before.cells, &mut subject.cells);
+        self.spare = Some(std::mem::replace(&mut self.subject, next));
     }
 }
