@@ -77,6 +77,8 @@ pub struct PassReport {
     pub trouble: Option<Arc<str>>,
     /// Cgroups that went away so far.
     pub removed: u64,
+    /// Reads that were given up because they hung, so far.
+    pub late: u64,
 }
 
 /// Everything that cgroups and `/proc` tell at one moment.

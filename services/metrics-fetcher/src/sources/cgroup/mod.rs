@@ -4,6 +4,8 @@
 
 mod descriptors;
 mod discovery;
+mod driver;
+mod errand;
 mod floor;
 mod news;
 mod part;

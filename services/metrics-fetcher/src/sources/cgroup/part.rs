@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::tracked::{Context, Outcome, bases, fill};
+use super::errand::{Hands, Outcome};
+use super::tracked::{bases, fill};
 use crate::catalogue::{Origin, Scope};
 use crate::cells::Layout;
 use crate::clock::Now;
@@ -35,31 +36,31 @@ impl Parts {
         self.0.iter().map(|p| &p.subject)
     }
 
-    /// Takes the rows of this pass out of `context`.
-    pub(super) fn take(&mut self, context: &mut Context<'_>, whole: &Id, at: Now, identity: Identity) {
-        if context.rows.is_empty() && self.0.is_empty() {
+    /// Takes the rows of this pass out of `hands`.
+    pub(super) fn take(&mut self, hands: &mut Hands, whole: &Id, at: Now, identity: Identity) {
+        if hands.rows.is_empty() && self.0.is_empty() {
             return;
         }
-        context.rows.sort_by(|a, b| (a.scope, &a.instance).cmp(&(b.scope, &b.instance)));
+        hands.rows.sort_by(|a, b| (a.scope, &a.instance).cmp(&(b.scope, &b.instance)));
         for part in &mut self.0 {
             part.missed += 1;
         }
-        for rows in context.rows.chunk_by(|a, b| (a.scope, &a.instance) == (b.scope, &b.instance)) {
+        for rows in hands.rows.chunk_by(|a, b| (a.scope, &a.instance) == (b.scope, &b.instance)) {
             let Some(Row { scope, instance, .. }) = rows.first() else { continue };
             let place = match self.0.binary_search_by(|p| p.key().cmp(&(*scope, instance))) {
                 Ok(place) => place,
                 Err(place) => {
                     let id = Id { instance: instance.clone(), ..whole.clone() };
-                    self.0.insert(place, Part::new(*scope, id, context.unified));
+                    self.0.insert(place, Part::new(*scope, id, hands.unified));
                     place
                 }
             };
             if let Some(part) = self.0.get_mut(place) {
-                part.fill(context.unified, context.pass, rows, at, identity);
+                part.fill(hands.unified, hands.pass, rows, at, identity);
             }
         }
         self.0.retain(|p| p.missed <= PATIENCE);
-        context.rows.clear();
+        hands.rows.clear();
     }
 }
 

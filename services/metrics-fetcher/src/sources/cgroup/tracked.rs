@@ -1,18 +1,17 @@
 //! One subject between passes: its descriptors, the last reading of each of its counters, what is known of it.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oxalyst_cgroups::parse::NumaMemory;
+use oxalyst_cgroups::CgroupPath;
 
 use super::descriptors::{Descriptors, Slot};
+use super::errand::{Errand, Hands, Outcome, Whom};
 use super::part::Parts;
 use crate::catalogue::{Kind, Metric, Origin, Scope, Told};
 use crate::cells::Layout;
-use crate::clock::{Clock, Now};
-use crate::contents::{Contents, File, Reading as Parsing, Row};
+use crate::clock::Now;
+use crate::contents::File;
 use crate::derive::derive;
-use crate::machine::Machine;
 use crate::rate::{Counter, Identity, Rate, rate};
 use crate::sample::{Absent, Cell, Reading};
 use crate::store::{Id, Source, Subject};
@@ -32,25 +31,6 @@ pub(super) struct Tracked {
     /// One for each rate of the scope; `None`: it has no base yet.
     counters: Box<[Option<Counter>]>,
 }
-
-/// What a pass shares among its subjects.
-#[derive(Debug)]
-pub(super) struct Context<'a> {
-    pub(super) unified: bool,
-    pub(super) pass: u64,
-    pub(super) clock: &'a dyn Clock,
-    pub(super) machine: &'a Machine,
-    pub(super) descriptors: &'a mut Descriptors,
-    pub(super) buffer: &'a mut Vec<u8>,
-    /// What was told by parts and waits for [`Tracked::collect`] to take it.
-    pub(super) rows: &'a mut Vec<Row>,
-    pub(super) numa: &'a mut Vec<NumaMemory>,
-    pub(super) failed_files: usize,
-    pub(super) failure: Option<Arc<str>>,
-}
-
-/// What one file gave.
-pub(super) type Outcome = Result<Contents, Absent>;
 
 // === impl Tracked ===
 
@@ -79,104 +59,42 @@ impl Tracked {
         }
     }
 
-    /// Reads every file once and fills the cells; true if some file seems to be gone. `path` gives a file's path and
-    /// is asked only to open it. Rows that are in the context already are taken as told by a part of this subject.
-    pub(super) fn collect(&mut self, context: &mut Context<'_>, path: impl Fn(File) -> PathBuf) -> bool {
-        let files: &[File] = match self.scope {
-            Scope::Node => &File::NODE,
-            _ => &File::CONTAINER,
-        };
-        let numa_scope = match self.scope {
-            Scope::Cgroup => Scope::CgroupNuma,
-            _ => Scope::ContainerNuma,
-        };
-        let mut gone = false;
-        // One reading of the clock serves all files of a subject: it stands before the first, which is the one of CPU
-        // time, so that rates are exact and no age is ever understated.
-        let at = context.clock.now();
-        let mut outcomes: [Option<Outcome>; File::CONTAINER.len()] = std::array::from_fn(|_| None);
-        for ((file, slot), outcome) in files.iter().zip(&mut self.slots).zip(&mut outcomes) {
-            let Some(name) = name_of(*file, context.unified) else { continue };
-            *outcome = Some(read(
-                (*file, name),
-                slot,
-                context,
-                numa_scope,
-                || path(*file),
-                &self.subject.id,
-                &mut gone,
-            ));
-        }
+    /// Its files, for a thread to read them.
+    pub(super) fn errand(&mut self, whom: Whom, cgroup: Option<Arc<CgroupPath>>) -> Errand {
+        let slots = std::mem::take(&mut self.slots);
+        Errand { whom, id: Arc::clone(&self.subject.id), cgroup, slots, at: Now::default(), gone: false }
+    }
+
+    /// Files with nothing open, but for the one whose read hangs.
+    pub(super) fn replace(&mut self, slots: Vec<Slot>) {
+        self.slots = slots;
+    }
+
+    /// Fills the cells with what an errand brought. Rows that were told by parts are taken as parts of this subject.
+    pub(super) fn take(&mut self, errand: Errand, hands: &mut Hands) {
+        self.slots = errand.slots;
+        let at = errand.at;
         let mut next = self.spare.take().unwrap_or_else(|| Arc::clone(&self.subject));
         // Copies only if some reader still holds the snapshot before the last.
         let subject = Arc::make_mut(&mut next);
-        (subject.read, subject.cycle) = (Some(at), context.pass);
+        (subject.read, subject.cycle) = (Some(at), hands.pass);
         let rows = self.subject.cells.layout().rows().iter().zip(self.subject.cells.held());
         let mut counters = self.counters.iter_mut();
         for ((metric, cell), next) in rows.zip(subject.cells.held_mut()) {
             let counter = if metric.kind.is_rate() { counters.next() } else { None };
-            *next = match metric.origin(context.unified) {
+            *next = match metric.origin(hands.unified) {
                 // What is never told has no cell.
                 Origin::Never(_) | Origin::Inputs => continue,
                 Origin::From(file) => {
-                    let outcome = outcomes.get(file.slot()).and_then(Option::as_ref);
+                    let outcome = hands.outcomes.get(file.slot()).and_then(Option::as_ref);
                     fill(metric, cell, counter, outcome, at, self.identity)
                 }
             };
         }
         derive(self.scope, &self.subject.cells, &mut subject.cells);
         self.spare = Some(std::mem::replace(&mut self.subject, next));
-        self.parts.take(context, &self.subject.id, at, self.identity);
-        gone
+        self.parts.take(hands, &self.subject.id, at, self.identity);
     }
-}
-
-/// Reads one file through its slot.
-pub(super) fn read(
-    (file, name): (File, &'static str),
-    slot: &mut Slot,
-    context: &mut Context<'_>,
-    numa_scope: Scope,
-    path: impl FnOnce() -> PathBuf,
-    id: &Id,
-    gone: &mut bool,
-) -> Outcome {
-    let bytes = context.descriptors.read(slot, Path::new(name), path, context.pass, context.buffer);
-    let told = context.rows.len();
-    let contents = match bytes {
-        Ok(bytes) => {
-            let mut parsing = Parsing {
-                unified: context.unified,
-                machine: context.machine,
-                numa_scope,
-                rows: &mut *context.rows,
-                numa: &mut *context.numa,
-            };
-            file.parse(&mut parsing, bytes).map_err(|e| format!("{name}: {e}"))
-        }
-        // A root cgroup lacks what other cgroups have.
-        Err(fault) if fault.absent && (file.is_optional() || numa_scope == Scope::CgroupNuma) => {
-            return Err(Absent::NotHere);
-        }
-        Err(fault) => {
-            *gone |= fault.gone;
-            Err(fault.what.to_string())
-        }
-    };
-    contents.map_err(|what| {
-        // Half of a file is no file.
-        context.rows.truncate(told);
-        let what: Arc<str> =
-            if id.cgroup.is_empty() { what.into() } else { format!("{what} (cgroup {})", id.cgroup).into() };
-        context.failed_files += 1;
-        context.failure.get_or_insert_with(|| Arc::clone(&what));
-        Absent::Unreadable(what)
-    })
-}
-
-/// Name of a file in this version, for errors; `None` if there is no such file.
-fn name_of(file: File, unified: bool) -> Option<&'static str> {
-    file.of_node().or_else(|| file.of_container(unified).map(|(_, name)| name))
 }
 
 /// Bases of the rates of a subject, none known.
