@@ -51,8 +51,9 @@ impl Layout {
     fn find(scope: Scope, source: Option<Source>, unified: bool) -> &'static Self {
         type All = BTreeMap<(Scope, Option<Source>, bool), Layout>;
         static ALL: LazyLock<All> = LazyLock::new(|| {
-            let sources = [None, Some(Source::Kernel), Some(Source::Malachite), Some(Source::Kubelet)];
-            let versions = sources.into_iter().flat_map(|source| [(source, false), (source, true)]);
+            let layers = Source::LAYERS.into_iter().map(Some);
+            let sources = [None, Some(Source::Kernel)].into_iter().chain(layers);
+            let versions = sources.flat_map(|source| [(source, false), (source, true)]);
             let of_scope = |scope| {
                 versions
                     .clone()

@@ -32,6 +32,8 @@ pub struct Settings {
     pub read_deadline_ms: u64,
     /// malachite, if it is to be asked.
     pub malachite: Endpoint,
+    /// From one question for its sensors to the next, milliseconds, at least 100; 0: they are not asked for.
+    pub malachite_realtime_period_ms: u64,
     /// The kubelet's statistics, if they are to be asked for. The token is good for nothing else.
     pub kubelet: Endpoint,
     /// Which source is the best where several tell one definition: `kernel-first` or `malachite-first`.
@@ -73,6 +75,7 @@ impl Default for Settings {
             pass_deadline_ms: 2000,
             read_deadline_ms: 1000,
             malachite: Endpoint::default(),
+            malachite_realtime_period_ms: 1000,
             kubelet: Endpoint { period_ms: 10_000, timeout_ms: 5000, ..Endpoint::default() },
             ranking: Ranking::default(),
             cgroups: Vec::new(),
@@ -111,7 +114,20 @@ impl Settings {
             range(source.period_ms >= 100, period, source.period_ms, "at least 100")?;
             range(source.timeout_ms > 0, timeout, source.timeout_ms, "at least 1")?;
         }
+        let realtime = self.malachite_realtime_period_ms;
+        range(
+            realtime == 0 || realtime >= 100,
+            "malachite_realtime_period_ms",
+            realtime,
+            "0 or at least 100",
+        )?;
         self.roots().map(drop)
+    }
+
+    /// From one question for malachite's sensors to the next, if they are to be asked for.
+    pub fn malachite_realtime_period(&self) -> Option<Duration> {
+        let ms = self.malachite_realtime_period_ms;
+        (ms > 0).then(|| Duration::from_millis(ms))
     }
 
     /// From one pass to the next.
@@ -186,6 +202,7 @@ mod tests {
             Settings { forget_after_periods: 9, ..Settings::default() },
             Settings { pass_deadline_ms: 0, ..Settings::default() },
             Settings { read_deadline_ms: 9, ..Settings::default() },
+            Settings { malachite_realtime_period_ms: 9, ..Settings::default() },
             Settings { cgroup_roots: vec!["/a/../..".to_owned()], ..Settings::default() },
         ];
         for settings in faults {

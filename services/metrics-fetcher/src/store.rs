@@ -11,6 +11,7 @@ use crate::catalogue::Scope;
 use crate::cells::{Cells, Layout};
 use crate::clock::Now;
 use crate::history::Histories;
+use crate::pushed::Pushed;
 use crate::sample::Ages;
 
 /// Which part of a machine or of a container.
@@ -124,14 +125,19 @@ pub enum Source {
     Malachite,
     /// The kubelet's statistics.
     Kubelet,
+    /// malachite's sensors and frequencies, which have a period of their own.
+    Realtime,
+    /// The monitoring groups of resctrl that others have made.
+    Resctrl,
 }
 
 /// Holds what is newest of each source.
 #[derive(Debug)]
 pub struct Store {
     newest: ArcSwap<Snapshot>,
-    malachite: ArcSwapOption<Layer>,
-    kubelet: ArcSwapOption<Layer>,
+    layers: [ArcSwapOption<Layer>; Source::LAYERS.len()],
+    /// What others push.
+    pub pushed: Pushed,
     /// Counts publications: whoever waits for news sees that there are some, never how many he missed.
     news: watch::Sender<u64>,
     /// Short histories of the rows that are marked so.
@@ -235,7 +241,7 @@ impl Layer {
 
 impl Source {
     /// Those beside cgroups and `/proc`.
-    pub const LAYERS: [Self; 2] = [Self::Malachite, Self::Kubelet];
+    pub const LAYERS: [Self; 4] = [Self::Malachite, Self::Kubelet, Self::Realtime, Self::Resctrl];
 
     /// As samples say it; cgroups and `/proc` have names of their own.
     pub const fn name(self) -> &'static str {
@@ -243,6 +249,8 @@ impl Source {
             Self::Kernel => "cgroup",
             Self::Malachite => "malachite",
             Self::Kubelet => "kubelet",
+            Self::Realtime => "malachite-realtime",
+            Self::Resctrl => "resctrl",
         }
     }
 }
@@ -253,8 +261,8 @@ impl Default for Store {
     fn default() -> Self {
         Self {
             newest: ArcSwap::default(),
-            malachite: ArcSwapOption::empty(),
-            kubelet: ArcSwapOption::empty(),
+            layers: std::array::from_fn(|_| ArcSwapOption::empty()),
+            pushed: Pushed::default(),
             news: watch::Sender::new(0),
             histories: Histories::default(),
         }
@@ -269,26 +277,29 @@ impl Store {
 
     /// The newest of all sources.
     pub fn view(&self) -> View {
-        let layers = [&self.malachite, &self.kubelet];
         View {
             kernel: self.load(),
-            layers: layers.into_iter().filter_map(ArcSwapOption::load_full).collect(),
+            layers: self.layers.iter().filter_map(ArcSwapOption::load_full).collect(),
         }
     }
 
     /// Replaces the snapshot of cgroups and `/proc`.
     pub fn publish(&self, snapshot: Snapshot) {
         self.newest.store(Arc::new(snapshot));
-        self.news.send_modify(|n| *n += 1);
+        self.tell_news();
     }
 
     /// Replaces what a source tells.
     pub fn publish_layer(&self, layer: Layer) {
-        match layer.source {
-            Source::Malachite => self.malachite.store(Some(Arc::new(layer))),
-            Source::Kubelet => self.kubelet.store(Some(Arc::new(layer))),
-            Source::Kernel => return,
+        let place = Source::LAYERS.iter().position(|source| *source == layer.source);
+        if let Some(held) = place.and_then(|place| self.layers.get(place)) {
+            held.store(Some(Arc::new(layer)));
+            self.tell_news();
         }
+    }
+
+    /// Something was published.
+    pub fn tell_news(&self) {
         self.news.send_modify(|n| *n += 1);
     }
 

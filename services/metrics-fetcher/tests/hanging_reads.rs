@@ -1,7 +1,6 @@
 //! Reads that hang: a pipe that nobody writes to blocks whoever opens it, as a stuck device blocks whoever reads it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -150,7 +149,8 @@ async fn m15_a_read_that_hangs_costs_its_file_and_not_the_pass() {
     let pipe = stat.with_file_name("pipe");
     std::fs::rename(&stat, &pipe).unwrap();
     std::fs::copy(world.stat_of("c0"), &stat).unwrap();
-    std::fs::OpenOptions::new().write(true).open(&pipe).unwrap().write_all(b"anon 1\n").unwrap();
+    // Whoever waits for a writer goes on once there is one.
+    drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
     world.until("c1", RSS, fresh).await;
     let began = Instant::now();
     while world.readers() > 1 {

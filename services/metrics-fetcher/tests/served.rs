@@ -7,8 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use oxalyst_cgroups::fixture::{Fixture, Layout, Load};
 use oxalyst_cgroups::CgroupPath;
+use oxalyst_cgroups::fixture::{Fixture, Layout, Load};
 use oxalyst_mesh::{Mesh, connect, socket_path};
 use oxalyst_proto::mesh::v1::GetStatusRequest;
 use oxalyst_proto::mesh::v1::introspection_client::IntrospectionClient;
@@ -19,7 +19,8 @@ use oxalyst_proto::meta::v1::{
 };
 use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
 use oxalyst_proto::metrics::v1::{
-    ListMetricsRequest, ListSourcesRequest, Quality, QueryReply, QueryRequest, Sample, Scope,
+    ListMetricsRequest, ListSourcesRequest, PushRequest, PushedValue, Quality, QueryReply, QueryRequest,
+    Sample, Scope,
 };
 use oxalyst_settings::Common;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -258,6 +259,44 @@ async fn names_come_once_the_meta_server_is_there_and_stay_when_it_goes() {
     serving.await.unwrap().unwrap();
     let still = world.until(of_container("mem.rss.container"), |s| is(s, Quality::Fresh)).await;
     assert_eq!(still[0].pod, "web");
+}
+
+#[tokio::test]
+async fn what_a_plugin_pushes_is_told_beside_the_rest() {
+    let mut world = World::start(Layout::V2);
+    world.until(of_container("mem.rss.container"), |s| is(s, Quality::Fresh)).await;
+    let now = world.client.query(of_container("mem.rss.container")).await.unwrap().into_inner().now_unix_ms;
+    let value = PushedValue {
+        metric: "duty.cycle".to_owned(),
+        scope: Scope::Container.into(),
+        container_id: "c1".to_owned(),
+        value: 0.25,
+        unit: "ratio".to_owned(),
+        time_unix_ns: now * 1_000_000,
+        ..PushedValue::default()
+    };
+    let push = PushRequest { source: "gpu".to_owned(), period_ms: 60_000, values: vec![value] };
+    let mut watch = world.client.watch(of_container("gpu/duty.cycle")).await.unwrap().into_inner();
+    assert_eq!(world.client.push(push.clone()).await.unwrap().into_inner().held, 1);
+    let told = watch.message().await.unwrap().unwrap().samples;
+    assert!(is(&told, Quality::Fresh), "{told:?}");
+    assert_eq!((told[0].value, told[0].source.as_str(), told[0].unit.as_str()), (Some(0.25), "gpu", "ratio"));
+    let all = QueryRequest { ids: vec!["c1".to_owned()], ..QueryRequest::default() };
+    let all = world.client.query(all).await.unwrap().into_inner().samples;
+    assert!(
+        all.iter().any(|s| s.metric == "gpu/duty.cycle")
+            && all.iter().any(|s| s.metric == "mem.rss.container")
+    );
+    let sources = world.client.list_sources(ListSourcesRequest {}).await.unwrap().into_inner().sources;
+    assert!(
+        sources.iter().any(|s| s.name == "gpu" && s.period_ms == 60_000 && s.subjects == 1),
+        "{sources:?}"
+    );
+    // It cannot pass for one of the fetcher's own.
+    let forged = PushRequest { source: "proc".to_owned(), ..push };
+    assert_eq!(world.client.push(forged).await.unwrap_err().code(), Code::InvalidArgument);
+    let text = http(&world.run_dir(), "/metrics").await;
+    assert!(!text.contains("duty"), "what others push is no gauge of the node");
 }
 
 #[tokio::test]

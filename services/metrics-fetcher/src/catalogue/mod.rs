@@ -282,6 +282,15 @@ impl Scope {
     }
 }
 
+// === impl Field ===
+
+impl Field {
+    /// The document or block that it stands in.
+    pub fn document(&self) -> &'static str {
+        self.path.split_once('/').map_or(self.path, |(document, _)| document)
+    }
+}
+
 // === impl Kind ===
 
 impl Kind {
