@@ -15,7 +15,7 @@ use crate::runtime::{
 };
 
 mod leftovers;
-mod outside;
+pub(crate) mod outside;
 
 use outside::Outside;
 pub use outside::clear;

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use oxalyst_nri::api::{Container, Event, PodSandbox, UpdateContainerRequest};
 
+use super::reference::Reference;
 use super::store::{Held, Pod, fresh_id, overlay, resources};
 use super::{Imitation, failed, plugins};
 use crate::runtime::{
@@ -43,7 +44,7 @@ impl Imitation {
         Ok(())
     }
 
-    fn messages(
+    pub(super) fn messages(
         &self,
         doing: &str,
         container: &ContainerId,
@@ -155,6 +156,15 @@ impl Runtime for Imitation {
     async fn start(&mut self) -> Result<(), RuntimeError> {
         if self.serving.is_none() {
             let socket = self.nri_socket();
+            if let Some(program) = &self.reference {
+                let folder = self.folder.join("reference");
+                let started = Reference::start(program, &socket, &folder, &self.plugins).await;
+                let started = started.map_err(|e| failed(&format!("start {}", program.display()), e))?;
+                self.plugins.hand_over(Some(started));
+                // Nothing to serve here.
+                self.serving = Some(tokio::spawn(async {}));
+                return Ok(());
+            }
             let listener =
                 plugins::bind(&socket).map_err(|e| failed(&format!("bind {}", socket.display()), e))?;
             self.serving = Some(tokio::spawn(Arc::clone(&self.plugins).serve(listener)));
@@ -168,6 +178,7 @@ impl Runtime for Imitation {
             // Cancelled, as it was told to.
             let _ = serving.await;
             self.plugins.close_all();
+            self.plugins.hand_over(None);
             let _ = std::fs::remove_file(self.nri_socket());
         }
         Ok(())

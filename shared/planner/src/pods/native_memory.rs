@@ -44,7 +44,7 @@ impl<'a> Room<'a> {
             let container = self.state.memory.containers.get(id)?;
             container.taken.get(&Resource::Memory)?.get(&node).map(|bytes| bytes.0)
         };
-        self.lenders.iter().filter_map(taken).sum()
+        self.lenders.iter().filter_map(taken).fold(0, u64::saturating_add)
     }
 
     fn capacity(&self, node: u32) -> u64 {

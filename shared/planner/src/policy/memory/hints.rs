@@ -3,9 +3,9 @@
 use super::{
     super::{
         ContainerKind, Refusal,
-        subsets::{ALL_SUBSETS, subsets},
+        subsets::{ALL_SUBSETS, each_subset},
     },
-    Options, Request, Resource, State, Supply,
+    Container, Options, Request, Resource, State, Supply,
 };
 use crate::topology_manager::{Hint, Hints};
 use oxalyst_qos::QosLevel;
@@ -52,6 +52,15 @@ struct Looking<'a> {
     resource: Resource,
 }
 
+/// The memory of a NUMA node as a bound container sees it.
+struct Offer {
+    node: u32,
+    /// Its socket, as one bit; none for a node without CPUs.
+    socket: u64,
+    /// Bytes that it could have.
+    room: u64,
+}
+
 // === impl Looking ===
 
 impl Looking<'_> {
@@ -63,11 +72,12 @@ impl Looking<'_> {
         let others = self.state.containers.iter().filter(|(id, container)| {
             id.pod != self.request.id.pod && container.qos == QosLevel::Shared && !container.is_bound()
         });
-        let others: u64 = others.map(|(_, container)| container.asked(self.resource)).sum();
+        let others: u64 =
+            others.map(|(_, container)| container.asked(self.resource)).fold(0, u64::saturating_add);
         let asked = others.saturating_add(self.request.asked(self.resource));
         let bound = self.state.bound();
         let nodes = self.supply.0.keys().filter(|node| !bound.contains(**node));
-        let have: u64 = nodes.map(|node| self.free(*node)).sum();
+        let have: u64 = nodes.map(|node| self.free(*node)).fold(0, u64::saturating_add);
         if asked <= have {
             return Ok(());
         }
@@ -101,23 +111,34 @@ impl Looking<'_> {
                 Bytes(largest)
             )));
         }
-        let sockets = nodes.iter().filter_map(|node| node.socket).collect::<BTreeSet<_>>().len().max(1);
+        let sockets: BTreeSet<u32> = nodes.iter().filter_map(|node| node.socket).collect();
+        let offers: Vec<Offer> = nodes
+            .iter()
+            .map(|node| Offer {
+                node: node.id,
+                socket: node.socket.map_or(0, |socket| 1 << (sockets.range(..socket).count() % 64)),
+                room: self.free_for(node.id, exclusive),
+            })
+            .collect();
         let size = if nodes.len() > ALL_SUBSETS { limit.min(least + 1) } else { limit };
         let mut hints = Vec::new();
-        for subset in subsets(nodes.len(), size) {
-            let chosen: Vec<&NumaNode> =
-                subset.iter().filter_map(|&index| nodes.get(index).copied()).collect();
-            let mask: NumaMask = chosen.iter().map(|node| node.id).collect();
-            let over = chosen.iter().filter_map(|node| node.socket).collect::<BTreeSet<_>>().len();
-            let crosses = mask.len() <= nodes.len() / sockets && over > 1;
-            let named =
-                ids.as_ref().map_or(number.is_none_or(|number| number == mask.len()), |ids| *ids == mask);
-            let free: u64 = mask.iter().map(|node| self.free_for(node, exclusive)).sum();
-            if mask.len() >= least && !crosses && named && free >= asked {
+        each_subset(nodes.len(), size, |subset| {
+            if subset.len() < least || ids.is_none() && number.is_some_and(|number| number != subset.len()) {
+                return;
+            }
+            let chosen = || subset.iter().filter_map(|&index| offers.get(index));
+            let over = chosen().fold(0u64, |bits, offer| bits | offer.socket).count_ones();
+            let crosses = subset.len() <= nodes.len() / sockets.len().max(1) && over > 1;
+            let room = chosen().map(|offer| offer.room).fold(0, u64::saturating_add);
+            if crosses || room < asked {
+                return;
+            }
+            let mask: NumaMask = chosen().map(|offer| offer.node).collect();
+            if ids.as_ref().is_none_or(|ids| *ids == mask) {
                 let preferred = mask.len() == number.unwrap_or(least);
                 hints.push(Hint::on(mask, preferred));
             }
-        }
+        });
         if hints.is_empty() { Err(self.nowhere()) } else { Ok(Some(hints)) }
     }
 
@@ -126,7 +147,7 @@ impl Looking<'_> {
         let asked = self.request.asked(self.resource);
         let before =
             self.state.containers.get(&self.request.id).map_or(0, |known| known.asked(self.resource));
-        let room: u64 = own.iter().map(|node| self.free(node)).sum::<u64>() + self.own_bytes();
+        let room: u64 = own.iter().map(|node| self.free(node)).fold(self.own_bytes(), u64::saturating_add);
         if self.request.resize && asked > before && asked > room {
             return Err(Refusal::insufficient(format!(
                 "the container asks for {} of {}; with what it has it could have {} on NUMA node(s) {own}",
@@ -174,7 +195,7 @@ impl Looking<'_> {
     fn own_bytes(&self) -> u64 {
         let known = self.state.containers.get(&self.request.id);
         let taken = known.and_then(|known| known.taken.get(&self.resource));
-        taken.map_or(0, |taken| taken.values().map(|bytes| bytes.0).sum())
+        taken.map_or(0, |taken| taken.values().map(|bytes| bytes.0).fold(0, u64::saturating_add))
     }
 
     fn free(&self, node: u32) -> u64 {
@@ -183,10 +204,15 @@ impl Looking<'_> {
 
     /// An exclusive container can have nothing of a node that others have taken from.
     fn free_for(&self, node: u32, exclusive: bool) -> u64 {
-        let others = self.state.containers.values().filter(|container| container.is_bound());
-        let taken =
-            others.filter_map(|container| container.bound_to.as_ref()).any(|nodes| nodes.contains(node));
-        if exclusive && (taken || self.state.taken(node, self.resource).0 > 0) { 0 } else { self.free(node) }
+        let is_there = |container: &Container| {
+            container.is_bound() && container.bound_to.as_ref().is_some_and(|nodes| nodes.contains(node))
+        };
+        let taken = || self.state.containers.values().any(|container| is_there(container));
+        if exclusive && (taken() || self.state.taken(node, self.resource).0 > 0) {
+            0
+        } else {
+            self.free(node)
+        }
     }
 
     fn nowhere(&self) -> Refusal {

@@ -111,7 +111,7 @@ impl State {
     /// What of this node is taken.
     pub fn taken(&self, node: u32, resource: Resource) -> Bytes {
         let of = |container: &Arc<Container>| container.taken.get(&resource)?.get(&node).map(|bytes| bytes.0);
-        Bytes(self.containers.values().filter_map(of).sum())
+        Bytes(self.containers.values().filter_map(of).fold(0, u64::saturating_add))
     }
 
     /// What of this node is free: nothing where more is taken than there is, as after a node has lost memory.
