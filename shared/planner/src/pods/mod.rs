@@ -43,6 +43,7 @@ pub use pool::{Pool, SYSTEM, pools as shown_pools};
 pub use promote::promote;
 pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
+pub use resize::is_ramping_up;
 pub use rules::{CpuPolicy, Native, Rules};
 pub use sandbox::{ALL, Admission, admit, adopt, release, replan};
 pub use spec::{admit_spec, refine};
