@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 
 use super::Allocations;
 use crate::{clock, wire};
-use oxalyst_planner::plan::{self, Placement, Plan, PodChange, Reason, Refusal, Request, Running, State};
+use oxalyst_planner::plan::{self, Placement, Plan, PodChange, Reason, Refusal, Request, Rule, Running, State};
 
 /// Decide for a pod, or for a pod one of whose containers is created.
 #[derive(Debug, Message)]
@@ -246,6 +246,7 @@ impl Allocations {
     fn refused(&self, request: &Request, reason: Reason, message: String) -> Refusal {
         Refusal {
             reason,
+            rule: if reason == Reason::Expired { Rule::Deadline } else { Rule::Durable },
             message,
             asked: request.request,
             free: plan::free_per_node(&self.state, &self.machine),

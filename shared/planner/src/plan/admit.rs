@@ -110,7 +110,13 @@ fn settle(room: &Room<'_>, entry: PodEntry, request: &Request) -> Result<PodEntr
 }
 
 fn refuse(request: &Request, reason: Reason, message: &str) -> Refusal {
-    Refusal { reason, message: message.to_owned(), asked: request.milli_cpu(), free: Vec::new() }
+    Refusal {
+        reason,
+        rule: super::Rule::Named,
+        message: message.to_owned(),
+        asked: request.milli_cpu(),
+        free: Vec::new(),
+    }
 }
 
 /// The plan that makes this the pod's record.

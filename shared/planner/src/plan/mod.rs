@@ -32,7 +32,7 @@ pub use native::{
     NativeOption, SplitsCore, exclusive_cpus, fills_cores, in_full_cores, native_hints, place_native,
     take_native,
 };
-pub use outcome::{NumaFree, Plan, PodChange, Reason, Refusal};
+pub use outcome::{NumaFree, Plan, PodChange, Reason, Refusal, Rule};
 pub use promote::promote;
 pub use quantity::{
     BOUND_POOL_RATIO, Demand, PoolFault, PoolSizes, Proportional, pool_sizes, proportional, suffices,

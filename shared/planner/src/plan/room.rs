@@ -107,6 +107,7 @@ impl<'a> Room<'a> {
     fn insufficient(&self, asked: Option<MilliCpu>, message: &str) -> Refusal {
         Refusal {
             reason: Reason::Insufficient,
+            rule: super::Rule::CpuRoom,
             message: message.to_owned(),
             asked,
             free: self.others.free_per_node(),

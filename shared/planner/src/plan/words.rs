@@ -52,7 +52,7 @@ pub(crate) use closed_set;
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::{DecidedBy, Flag, PoolName, Reason, RequestSource, UnknownWord};
+    use crate::plan::{DecidedBy, Flag, PoolName, Reason, RequestSource, Rule, UnknownWord};
     use std::{fmt::Debug, str::FromStr};
 
     fn reads_back<T: Debug + PartialEq + Copy + ToString + FromStr<Err = UnknownWord>>(all: &[T]) {
@@ -69,5 +69,6 @@ mod tests {
         reads_back(RequestSource::ALL);
         reads_back(DecidedBy::ALL);
         reads_back(Reason::ALL);
+        reads_back(Rule::ALL);
     }
 }

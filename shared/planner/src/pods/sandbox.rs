@@ -2,10 +2,10 @@
 
 use super::{
     Asked, Plan, PodRequest, Refusal, Request, Role, Rules, RunningSandbox, SandboxRequest, State, Told,
-    ended, plan, refuse, settled,
+    Trace, ended, plan_traced, refuse, settled,
 };
 use crate::{
-    plan::{DecidedBy, Flag, Reason, RequestSource, Stage},
+    plan::{DecidedBy, Flag, Reason, RequestSource, Rule, Stage},
     policy::{ContainerId, SHARE, Wishes},
 };
 use oxalyst_qos::{QosLevel, enhancements, node_agent, qos_level};
@@ -40,23 +40,41 @@ pub fn admit(
     rules: &Rules,
     request: &SandboxRequest,
 ) -> Result<Admission, Refusal> {
+    admit_traced(state, machine, rules, request, &mut Trace::off())
+}
+
+/// As [`admit`], and notes in `trace` what was weighed.
+///
+/// # Errors
+/// As [`admit`].
+pub fn admit_traced(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &SandboxRequest,
+    trace: &mut Trace,
+) -> Result<Admission, Refusal> {
     let told = |mut refusal: Refusal| {
         refusal.asked = request.milli_cpu();
         refusal
     };
     if request.pod_uid.is_empty() || request.sandbox_id.is_empty() {
-        return Err(told(refuse(Reason::Invalid, "the pod's uid or its sandbox's id is missing")));
+        return Err(told(refuse(
+            Reason::Invalid,
+            Rule::Named,
+            "the pod's uid or its sandbox's id is missing",
+        )));
     }
     let known = state.pods.get(&request.pod_uid);
     let current = known.is_some_and(|pod| pod.sandbox_id == request.sandbox_id);
     if !current && state.released.contains(&request.sandbox_id) {
         let message = format!("sandbox {} has ended already", request.sandbox_id);
-        return Err(told(refuse(Reason::Expired, message)));
+        return Err(told(refuse(Reason::Expired, Rule::Ended, message)));
     }
     let asks = request.milli_cpu().is_some();
     let after = match known {
         Some(pod) if !(pod.told.open && asks) => moved(state, request),
-        _ => first(state, machine, rules, request, DecidedBy::Admit).map_err(told)?,
+        _ => first(state, machine, rules, request, DecidedBy::Admit, trace).map_err(told)?,
     };
     let machine = rules.confine(machine);
     let open = known.is_none()
@@ -138,7 +156,8 @@ fn take_in(after: &mut State, machine: &Machine, rules: &Rules, running: &Runnin
         _ => {}
     }
     let place = running.cpus.as_ref().and_then(|cpus| exactly(after, machine, rules, request, cpus));
-    let placed = place.map_or_else(|| first(after, machine, rules, request, DecidedBy::Reconcile), Ok);
+    let placed = place
+        .map_or_else(|| first(after, machine, rules, request, DecidedBy::Reconcile, &mut Trace::off()), Ok);
     *after = placed.unwrap_or_else(|_| without_room(after, machine, rules, request));
 }
 
@@ -153,6 +172,7 @@ fn first(
     rules: &Rules,
     request: &SandboxRequest,
     decided_by: DecidedBy,
+    trace: &mut Trace,
 ) -> Result<State, Refusal> {
     let mut base = state.clone();
     let mut pod = understood(request, decided_by);
@@ -164,7 +184,7 @@ fn first(
         retire(&mut base, &known.sandbox_id, &request.sandbox_id);
     }
     base.released.forget(&request.sandbox_id);
-    plan(&base, machine, rules, &Request::Admit(pod)).map(|plan| plan.after)
+    plan_traced(&base, machine, rules, &Request::Admit(pod), trace).map(|plan| plan.after)
 }
 
 /// The same pod in the request's sandbox.
@@ -197,7 +217,7 @@ fn exactly(
     let asked = request.milli_cpu().filter(|_| is_dedicated(request))?;
     let fits = u64::try_from(cpus.len()).is_ok_and(|len| len == asked.ceil_cpus());
     // What is free to it: admitted anywhere first, then moved onto its own CPUs.
-    let mut after = first(state, machine, rules, request, DecidedBy::Reconcile).ok()?;
+    let mut after = first(state, machine, rules, request, DecidedBy::Reconcile, &mut Trace::off()).ok()?;
     let id = ContainerId::new(request.pod_uid.as_str(), ALL);
     let own = after.cpus.containers.get(&id)?.clone();
     let free =
@@ -268,7 +288,7 @@ fn without_room(state: &State, machine: &Machine, rules: &Rules, request: &Sandb
 }
 
 /// A request as it is understood.
-fn understood(request: &SandboxRequest, decided_by: DecidedBy) -> PodRequest {
+pub fn understood(request: &SandboxRequest, decided_by: DecidedBy) -> PodRequest {
     let mut flags = BTreeSet::new();
     let qos = qos_level(&request.annotations).unwrap_or_else(|_| {
         flags.insert(Flag::QosInvalid);
