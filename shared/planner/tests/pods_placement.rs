@@ -45,7 +45,8 @@ fn the_last_cpu_of_shared_pods_is_not_given_away() {
     assert_eq!(refusal.free, [NumaFree { node: 0, cpus: set("1") }]);
     assert_eq!(
         refusal.message,
-        "pod default/pod-s1 (shared_cores) would be left without any CPU; free CPUs: 1 on NUMA node 0 (1)"
+        "1 CPU of its own is needed (request 1 CPU), 1 CPU is free on NUMA node 0 (1); the last one stays with the 1 pod that runs \
+         in the shared and reclaim pools; refused because pod default/pod-s1 (shared_cores) would be left without any CPU"
     );
 }
 
@@ -56,8 +57,9 @@ fn a_request_beyond_the_machine_is_refused_with_numbers() {
     let refusal = node.refusal(&dedicated("b", 13));
     assert_eq!(
         refusal.message,
-        "13 CPUs are asked for and 12 are free on NUMA nodes without exclusive and bound shared pods; free CPUs: none on NUMA \
-         node 0, 4 on NUMA node 1 (2-3,10-11), 4 on NUMA node 2 (4-5,12-13), 4 on NUMA node 3 (6-7,14-15)"
+        "13 CPUs of its own are needed (request 13 CPUs), 12 CPUs are free: none on NUMA node 0, 4 on NUMA node 1 (2-3,10-11), \
+         4 on NUMA node 2 (4-5,12-13), 4 on NUMA node 3 (6-7,14-15); refused because 13 CPUs are asked for and 12 are free on \
+         NUMA nodes without exclusive and bound shared pods"
     );
     assert_eq!(refusal.free.iter().map(|free| free.cpus.len()).collect::<Vec<_>>(), [0, 4, 4, 4]);
     assert_eq!(refusal.free, free_per_node(&node.state, &node.machine));

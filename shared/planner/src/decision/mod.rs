@@ -88,6 +88,7 @@ fn plan(given: Given<'_>, step: &Step, trace: &mut Trace) -> Answer {
         Step::Release { uid, sandbox_id } => sure(pods::release(state, machine, rules, uid, sandbox_id)),
         Step::Adopt(running) => sure(pods::adopt(state, machine, rules, running)),
         Step::Replan => sure(pods::replan(state, machine, rules)),
+        Step::Promote => sure(pods::promote(state, machine, rules)),
         Step::Whole(request) => match pods::plan_traced(state, machine, rules, request, trace) {
             Ok(plan) => sure(plan),
             Err(refusal) => Answer::Refused(refusal),

@@ -6,8 +6,8 @@ use crate::{
     pods::{Request, RunningSandbox, SandboxRequest},
 };
 use oxalyst_proto::orm::v1::{
-    AdoptStep, DecisionStep, ElapseStep, ReleaseStep, RemoveStep, ReplanStep, ResizeStep, RestartStep,
-    TakeUpStep, adopt_step, decision_step::Step as Message,
+    AdoptStep, DecisionStep, ElapseStep, PromoteStep, ReleaseStep, RemoveStep, ReplanStep, ResizeStep,
+    RestartStep, TakeUpStep, adopt_step, decision_step::Step as Message,
 };
 use oxalyst_qos::Attributes;
 use oxalyst_topology::ParseSetError;
@@ -29,6 +29,8 @@ pub enum Step {
     Adopt(Vec<RunningSandbox>),
     /// The machine or the rules are others than before.
     Replan,
+    /// Dedicated pods that were left without a set get one where there is room now.
+    Promote,
     /// Something about a whole pod.
     Whole(Request),
 }
@@ -74,6 +76,7 @@ impl Step {
             Self::Release { .. } => "release",
             Self::Adopt(_) => "adopt",
             Self::Replan => "replan",
+            Self::Promote => "promote",
             Self::Whole(Request::Admit(_)) => "join",
             Self::Whole(Request::Remove { .. }) => "remove",
             Self::Whole(Request::Resize(_)) => "resize",
@@ -91,9 +94,10 @@ impl Step {
             | Self::Whole(Request::Remove { uid } | Request::RestartContainer { uid, .. }) => Some(uid),
             Self::Whole(Request::Admit(pod)) => Some(&pod.uid),
             Self::Whole(Request::Resize(resize)) => Some(&resize.uid),
-            Self::Adopt(_) | Self::Replan | Self::Whole(Request::Elapse { .. } | Request::TakeUp { .. }) => {
-                None
-            }
+            Self::Adopt(_)
+            | Self::Replan
+            | Self::Promote
+            | Self::Whole(Request::Elapse { .. } | Request::TakeUp { .. }) => None,
         }
     }
 
@@ -125,6 +129,7 @@ impl Step {
             }
             Self::Adopt(all) => Message::Adopt(AdoptStep { running: all.iter().map(running).collect() }),
             Self::Replan => Message::Replan(ReplanStep {}),
+            Self::Promote => Message::Promote(PromoteStep {}),
             Self::Whole(Request::Admit(pod)) => Message::Join(request::encode_pod(pod)),
             Self::Whole(Request::Remove { uid }) => Message::Remove(RemoveStep { pod_uid: uid.clone() }),
             Self::Whole(Request::Resize(resize)) => Message::Resize(ResizeStep {
@@ -166,6 +171,7 @@ impl Step {
             }
             Message::Adopt(step) => Self::Adopt(step.running.iter().map(running).collect::<Result<_, _>>()?),
             Message::Replan(_) => Self::Replan,
+            Message::Promote(_) => Self::Promote,
             Message::Join(step) => Self::Whole(Request::Admit(request::decode_pod(step)?)),
             Message::Remove(step) => Self::Whole(Request::Remove { uid: step.pod_uid.clone() }),
             Message::Resize(step) => Self::Whole(Request::Resize(crate::pods::Resize {

@@ -155,18 +155,32 @@ impl Pod {
         Bytes(self.total(|container| container.memory.unwrap_or_default().0))
     }
 
-    /// As Kubernetes counts a pod: plain init containers one after the other, beside the restartable ones before them; then the
-    /// restartable ones and the application together.
     pub(super) fn total(&self, of: impl Fn(&Asked) -> u64) -> u64 {
-        let (mut lasting, mut peak) = (0u64, 0u64);
-        for container in &self.containers {
-            match container.role {
-                Role::Init => peak = peak.max(lasting.saturating_add(of(container))),
-                Role::RestartableInit => lasting = lasting.saturating_add(of(container)),
-                Role::App | Role::Ephemeral => {}
-            }
+        total(&self.containers, of)
+    }
+}
+
+/// As Kubernetes counts a pod: plain init containers one after the other, beside the restartable ones before them; then the
+/// restartable ones and the application together.
+fn total(containers: &[Asked], of: impl Fn(&Asked) -> u64) -> u64 {
+    let (mut lasting, mut peak) = (0u64, 0u64);
+    for container in containers {
+        match container.role {
+            Role::Init => peak = peak.max(lasting.saturating_add(of(container))),
+            Role::RestartableInit => lasting = lasting.saturating_add(of(container)),
+            Role::App | Role::Ephemeral => {}
         }
-        let apps = self.containers.iter().filter(|container| container.role == Role::App);
-        peak.max(apps.map(of).fold(lasting, u64::saturating_add))
+    }
+    let apps = containers.iter().filter(|container| container.role == Role::App);
+    peak.max(apps.map(of).fold(lasting, u64::saturating_add))
+}
+
+// === impl PodRequest ===
+
+impl PodRequest {
+    /// CPUs that it asks for at its peak; `None`: none.
+    pub(super) fn total_cpu(&self) -> Option<MilliCpu> {
+        let total = total(&self.containers, |container| container.cpu.unwrap_or_default().0);
+        Some(MilliCpu(total)).filter(|total| total.0 > 0)
     }
 }

@@ -88,7 +88,10 @@ fn place_anew(after: &mut State, machine: &Machine, rules: &Rules, pod: &Arc<Pod
 fn to_shared(after: &mut State, pod: &Pod, flag: Flag, moves: impl Fn(&str) -> bool) {
     after.change_pod(&pod.uid, |pod| {
         pod.served = QosLevel::Shared;
-        pod.wishes = Wishes::default();
+        // A dedicated pod is to get a set as it wished once there is room.
+        if pod.qos != QosLevel::Dedicated {
+            pod.wishes = Wishes::default();
+        }
         pod.flags.insert(flag);
     });
     let concerned = |id: &ContainerId| *id.pod == *pod.uid && moves(&id.container);

@@ -10,15 +10,18 @@
 //! [`CpuPolicy::Native`] each Guaranteed container that asks for whole CPUs has its own. What follows from exclusive sets, which
 //! is the CPUs of pools and of all who run in them, is computed anew after each change, and so depends on no history.
 
+mod diff;
 mod dynamic;
 mod ended;
 mod join;
+mod known;
 mod lost;
 mod native;
 mod native_memory;
 mod outcome;
 mod placement;
 mod pool;
+mod promote;
 pub mod record;
 mod request;
 mod resize;
@@ -28,10 +31,15 @@ mod settled;
 mod shortage;
 mod state;
 mod trace;
+mod wording;
 
+pub use known::{KnownPod, take_over};
 pub use outcome::Plan;
-pub use placement::{ContainerPlacement, PodPlacement, free_per_node, placement_of, placements, pools};
+pub use placement::{
+    ContainerPlacement, PodPlacement, free_per_node, placement_of, placements, placements_of, pools,
+};
 pub use pool::{Pool, SYSTEM, pools as shown_pools};
+pub use promote::promote;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use rules::{CpuPolicy, Native, Rules};
 pub use sandbox::{Admission, admit, admit_traced, adopt, release, replan, understood};
@@ -88,17 +96,13 @@ pub fn plan_traced(
             Ok(())
         }
     };
-    match outcome {
-        Ok(()) => Ok(Plan::between(state, after, &machine)),
-        Err(mut refusal) => {
-            refusal.free = placement::free(state, &machine);
-            if matches!(refusal.reason, Reason::Insufficient | Reason::Affinity) {
-                let free = placement::in_words(&refusal.free);
-                refusal.message += &format!("; free CPUs: {free}");
-            }
-            Err(refusal)
+    outcome.map(|()| Plan::between(state, after, &machine)).map_err(|refusal| match request {
+        Request::Admit(pod) => {
+            let asked = pod.told.request.or_else(|| pod.total_cpu());
+            wording::not_admitted(refusal, state, &machine, rules, pod, asked)
         }
-    }
+        _ => wording::explained(refusal, state, &machine),
+    })
 }
 
 fn refuse(reason: Reason, rule: Rule, message: impl Into<String>) -> Refusal {

@@ -1,6 +1,6 @@
 //! What planning says.
 
-use super::{Pod, State, placement};
+use super::{Pod, State, diff::Diff};
 use crate::policy::Remembered;
 use oxalyst_topology::Machine;
 use std::{
@@ -28,24 +28,19 @@ pub struct Plan {
 
 impl Plan {
     pub(super) fn between(before: &State, after: State, machine: &Machine) -> Self {
+        let diff = Diff::between(before, &after, machine);
         let mut pods = BTreeMap::new();
         for uid in before.pods.keys().filter(|uid| !after.pods.contains_key(*uid)) {
             pods.insert(uid.clone(), None);
         }
-        for (uid, pod) in &after.pods {
-            if before.pods.get(uid) != Some(pod) || super::record::differs(before, &after, uid) {
-                pods.insert(uid.clone(), Some(Arc::clone(pod)));
-            }
+        for uid in &diff.recorded {
+            pods.insert(uid.clone(), after.pods.get(uid).cloned());
         }
-        let (old, new) = (placement::placements(before, machine), placement::placements(&after, machine));
-        let moved = new.into_iter().filter(|(uid, placement)| old.get(uid) != Some(placement));
-        let changed = pods.iter().filter(|(_, pod)| pod.is_some()).map(|(uid, _)| uid.clone());
-        let affected = moved.map(|(uid, _)| uid).chain(changed).collect();
         let remembered = &after.cpus.remembered;
         Self {
             remembered: (before.cpus.remembered != *remembered).then(|| remembered.clone()),
-            moved: before.cpus.pools != after.cpus.pools || before.cpus.containers != after.cpus.containers,
-            affected,
+            moved: diff.entries || before.cpus.pools != after.cpus.pools,
+            affected: diff.moved.into_iter().chain(diff.recorded).collect(),
             pods,
             after,
         }

@@ -37,7 +37,8 @@ pub struct ContainerPlacement {
     pub flags: BTreeSet<Flag>,
 }
 
-struct Seen<'a> {
+/// A state on a machine, as placements see it.
+pub(super) struct Seen<'a> {
     state: &'a State,
     machine: &'a Machine,
     exclusive: CpuSet,
@@ -51,7 +52,7 @@ struct Seen<'a> {
 // === impl Seen ===
 
 impl<'a> Seen<'a> {
-    fn of(state: &'a State, machine: &'a Machine) -> Self {
+    pub(super) fn of(state: &'a State, machine: &'a Machine) -> Self {
         let exclusive = state.cpus.exclusive();
         let schedulable = first([machine.online() - machine.isolated(), machine.online().clone()]);
         let open = machine.online() - machine.isolated() - &exclusive;
@@ -66,7 +67,17 @@ impl<'a> Seen<'a> {
         Self { state, machine, exclusive, agent, refuge, mems }
     }
 
-    fn pod(&self, pod: &Pod) -> PodPlacement {
+    /// Whether all of what follows for a pod from others than itself is the same.
+    pub(super) fn is_same_ground(&self, other: &Self) -> bool {
+        let pools = |seen: &Self| seen.state.cpus.pools.keys().map(String::as_str).collect::<Vec<_>>();
+        self.agent == other.agent
+            && self.refuge == other.refuge
+            && self.mems == other.mems
+            && self.state.cpus.reserved == other.state.cpus.reserved
+            && pools(self) == pools(other)
+    }
+
+    pub(super) fn pod(&self, pod: &Pod) -> PodPlacement {
         let containers =
             pod.containers.iter().map(|container| self.container(pod, &container.name, container.role));
         PodPlacement { uid: pod.uid.clone(), containers: containers.collect() }
@@ -75,10 +86,12 @@ impl<'a> Seen<'a> {
     fn container(&self, pod: &Pod, name: &str, role: Role) -> ContainerPlacement {
         let mut flags = pod.flags.clone();
         let own = ContainerId::new(pod.uid.as_str(), name);
-        let main = ContainerId::new(pod.uid.as_str(), pod.main.as_str());
-        let entry = self.state.cpus.containers.get(&own).or_else(|| self.state.cpus.containers.get(&main));
-        let memory =
-            self.state.memory.containers.get(&own).or_else(|| self.state.memory.containers.get(&main));
+        let main = (*own.container != *pod.main)
+            .then(|| ContainerId { pod: own.pod.clone(), container: pod.main.as_str().into() });
+        let cpus = &self.state.cpus.containers;
+        let entry = cpus.get(&own).or_else(|| main.as_ref().and_then(|main| cpus.get(main)));
+        let memory = &self.state.memory.containers;
+        let memory = memory.get(&own).or_else(|| main.as_ref().and_then(|main| memory.get(main)));
         let with_memory = self.machine.memory_nodes();
         let told = memory.map(|memory| &memory.mems & &with_memory).unwrap_or_default();
         let all = || self.machine.nodes().iter().map(|node| node.id).collect();
@@ -108,7 +121,7 @@ impl<'a> Seen<'a> {
             }
             placement.exclusive = own && !placement.cpus.is_empty();
             if !own {
-                placement.pool = Some(self.pool_of(entry, &mut flags));
+                placement.pool = Some(self.pool_of(entry, &mut flags).to_owned());
             }
             if placement.cpus.is_empty() {
                 placement.cpus.clone_from(&self.refuge);
@@ -125,20 +138,24 @@ impl<'a> Seen<'a> {
         placement
     }
 
+    /// What the container has, or else its pod's main container.
+    fn entry(&self, pod: &Pod, name: &str) -> Option<&'a Container> {
+        let of = |name: &str| self.state.cpus.containers.get(&ContainerId::new(pod.uid.as_str(), name));
+        of(name).or_else(|| of(&pod.main)).map(|entry| &**entry)
+    }
+
     /// A system container that names no pool, or one that there is not, runs on all CPUs.
-    fn pool_of(&self, entry: &Container, flags: &mut BTreeSet<Flag>) -> String {
+    fn pool_of<'c>(&self, entry: &'c Container, flags: &mut BTreeSet<Flag>) -> &'c str {
         if entry.qos != QosLevel::System {
-            return entry.pool().to_owned();
+            return entry.pool();
         }
         match entry.wishes.cpuset_pool() {
-            Some(named) if self.state.cpus.pools.keys().any(|pool| pool.starts_with(named)) => {
-                named.to_owned()
-            }
+            Some(named) if self.state.cpus.pools.keys().any(|pool| pool.starts_with(named)) => named,
             named => {
                 if named.is_some() {
                     flags.insert(Flag::PoolUnknown);
                 }
-                SYSTEM.to_owned()
+                SYSTEM
             }
         }
     }
@@ -158,6 +175,35 @@ fn first<const N: usize>(sets: [CpuSet; N]) -> CpuSet {
 pub fn placements(state: &State, machine: &Machine) -> BTreeMap<String, PodPlacement> {
     let seen = Seen::of(state, machine);
     state.pods.iter().map(|(uid, pod)| (uid.clone(), seen.pod(pod))).collect()
+}
+
+/// Where these pods run, as far as they are known, in the order given.
+pub fn placements_of<'u>(
+    state: &State,
+    machine: &Machine,
+    uids: impl IntoIterator<Item = &'u String>,
+) -> Vec<PodPlacement> {
+    let seen = Seen::of(state, machine);
+    uids.into_iter().filter_map(|uid| state.pods.get(uid)).map(|pod| seen.pod(pod)).collect()
+}
+
+/// Pods by the pool that the first of their containers runs in.
+pub(super) fn pods_by_pool(state: &State, machine: &Machine) -> BTreeMap<String, usize> {
+    let seen = Seen::of(state, machine);
+    let mut pods: BTreeMap<String, usize> = BTreeMap::new();
+    for pod in state.pods.values() {
+        let Some(first) = pod.containers.first() else { continue };
+        let Some(entry) = seen.entry(pod, &first.name).filter(|entry| entry.qos != QosLevel::Dedicated)
+        else {
+            continue;
+        };
+        let pool = seen.pool_of(entry, &mut BTreeSet::new());
+        match pods.get_mut(pool) {
+            Some(count) => *count += 1,
+            None => drop(pods.insert(pool.to_owned(), 1)),
+        }
+    }
+    pods
 }
 
 /// Where this pod runs; `None` for a pod that is not known.
@@ -190,15 +236,6 @@ pub(super) fn free(state: &State, machine: &Machine) -> Vec<NumaFree> {
     let free = Seen::of(state, machine).free();
     let nodes = machine.nodes().iter().filter(|node| !node.cpus.is_empty());
     nodes.map(|node| NumaFree { node: node.id, cpus: &node.cpus & &free }).collect()
-}
-
-/// For people: so many on each node, and which.
-pub(super) fn in_words(free: &[NumaFree]) -> String {
-    let words = free.iter().map(|free| match free.cpus.len() {
-        0 => format!("none on NUMA node {}", free.node),
-        count => format!("{count} on NUMA node {} ({})", free.node, free.cpus),
-    });
-    words.collect::<Vec<_>>().join(", ")
 }
 
 /// CPUs that are neither exclusive nor isolated.

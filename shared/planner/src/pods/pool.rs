@@ -3,7 +3,6 @@
 use super::{State, placement};
 use crate::policy::{RECLAIM, RESERVE, SHARE};
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
-use std::collections::BTreeMap;
 
 /// All CPUs: system pods that name no pool.
 pub const SYSTEM: &str = "system";
@@ -26,12 +25,7 @@ pub fn pools(state: &State, machine: &Machine) -> Vec<Pool> {
     let mut cpus = placement::pools(state, machine);
     cpus.entry(SHARE.to_owned()).or_insert_with(|| placement::unclaimed(state, machine));
     cpus.entry(SYSTEM.to_owned()).or_insert_with(|| placement::everywhere(machine));
-    let mut pods: BTreeMap<String, usize> = BTreeMap::new();
-    for placed in placement::placements(state, machine).values() {
-        if let Some(pool) = placed.containers.first().and_then(|container| container.pool.clone()) {
-            *pods.entry(pool).or_default() += 1;
-        }
-    }
+    let pods = placement::pods_by_pool(state, machine);
     let mems = state.memory.common_mems(machine);
     let always = [SHARE, RECLAIM, RESERVE, SYSTEM];
     let others: Vec<String> = cpus.keys().filter(|name| !always.contains(&name.as_str())).cloned().collect();

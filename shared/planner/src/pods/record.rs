@@ -54,6 +54,11 @@ pub struct Change {
     pub value: Option<Vec<u8>>,
 }
 
+/// Whether a pod's record has this key.
+pub fn is_pod(key: &str) -> bool {
+    key.starts_with(POD_PREFIX)
+}
+
 /// The changes of the ledger that make this plan durable, as one commit. Empty: nothing need be written.
 pub fn changes(plan: &Plan, rules: &Rules) -> Vec<Change> {
     let pod = |(uid, pod): (&String, &Option<Arc<Pod>>)| {
@@ -130,7 +135,7 @@ fn read<'r>(
         let taken = match key {
             REMEMBERED_KEY => decode_remembered(bytes).map(|known| state.cpus.remembered = known),
             POOLS_KEY if keeps_pools => decode_pools(bytes).map(|known| kept = Some(known)),
-            _ if key.starts_with(POD_PREFIX) => decode(&mut state, bytes),
+            _ if is_pod(key) => decode(&mut state, bytes),
             _ => Ok(()),
         };
         if let Err(error) = taken {
@@ -157,23 +162,44 @@ fn keeps_pools(rules: &Rules) -> bool {
     matches!(&rules.cpu_policy, CpuPolicy::Dynamic(options) if options.overlap)
 }
 
-/// Whether the pod's record is another one.
-pub(super) fn differs(before: &State, after: &State, uid: &str) -> bool {
-    let same = |old: &policy::Container, new: &policy::Container| old == new || stored(old) == stored(new);
-    let (mut old, mut new) = (before.cpus.of_pod(uid), after.cpus.of_pod(uid));
-    loop {
-        match (old.next(), new.next()) {
-            (None, None) => break,
-            (Some((a, old)), Some((b, new))) if a == b && same(old, new) => {}
-            _ => return true,
-        }
-    }
-    let memory = |state: &State| -> Vec<memory::Container> {
-        let from = ContainerId::new(uid, "");
-        let own = state.memory.containers.range(from..).take_while(|(id, _)| &*id.pod == uid);
-        own.map(|(_, own)| memory::Container { mems: NumaMask::new(), ..own.clone() }).collect()
-    };
-    memory(before) != memory(after)
+/// Whether both entries are recorded as the same: those of a pool's containers without its CPUs.
+pub(super) fn same_cpu_entry(old: &policy::Container, new: &policy::Container) -> bool {
+    // All fields, so that a new one is not forgotten.
+    let policy::Container {
+        pod_name,
+        kind,
+        qos,
+        wishes,
+        owner,
+        ramp_up,
+        cpus,
+        baseline,
+        request,
+        pod_request,
+        numa_hint,
+    } = old;
+    *qos == new.qos
+        && (*qos != QosLevel::Dedicated || *cpus == new.cpus)
+        && *kind == new.kind
+        && *ramp_up == new.ramp_up
+        && *request == new.request
+        && *pod_request == new.pod_request
+        && *numa_hint == new.numa_hint
+        && *owner == new.owner
+        && *baseline == new.baseline
+        && *wishes == new.wishes
+        && *pod_name == new.pod_name
+}
+
+/// Whether both entries are recorded as the same: what memory nodes follow from others is not in a record.
+pub(super) fn same_memory_entry(old: &memory::Container, new: &memory::Container) -> bool {
+    let memory::Container { kind, qos, wishes, request, taken, bound_to, mems: _ } = old;
+    *kind == new.kind
+        && *qos == new.qos
+        && *bound_to == new.bound_to
+        && *request == new.request
+        && *taken == new.taken
+        && *wishes == new.wishes
 }
 
 /// The entry without what follows from others.

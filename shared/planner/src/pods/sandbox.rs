@@ -1,8 +1,8 @@
 //! Pods as their sandboxes tell them: by what they ask for in total, before their containers are known.
 
 use super::{
-    Asked, Plan, PodRequest, Refusal, Request, Role, Rules, RunningSandbox, SandboxRequest, State, Told,
-    Trace, ended, plan_traced, refuse, settled,
+    Asked, Plan, PodRequest, Refusal, Role, Rules, RunningSandbox, SandboxRequest, State, Told, Trace, ended,
+    join, refuse, settled, wording,
 };
 use crate::{
     plan::{DecidedBy, Flag, Reason, RequestSource, Rule, Stage},
@@ -72,11 +72,11 @@ pub fn admit_traced(
         return Err(told(refuse(Reason::Expired, Rule::Ended, message)));
     }
     let asks = request.milli_cpu().is_some();
+    let machine = rules.confine(machine);
     let after = match known {
         Some(pod) if !(pod.told.open && asks) => moved(state, request),
-        _ => first(state, machine, rules, request, DecidedBy::Admit, trace).map_err(told)?,
+        _ => first(state, &machine, rules, request, DecidedBy::Admit, trace)?,
     };
-    let machine = rules.confine(machine);
     let open = known.is_none()
         && request.stage == Stage::Sandbox
         && after.pods.get(&request.pod_uid).is_some_and(|pod| pod.told.open);
@@ -132,13 +132,30 @@ pub fn adopt(state: &State, machine: &Machine, rules: &Rules, running: &[Running
     order.sort_by_key(|(claim, uid, _)| (*claim, *uid));
     let confined = rules.confine(machine);
     let mut after = state.clone();
+    // Who cannot stay where it runs takes nobody's place who can.
+    let mut displaced = Vec::new();
     for (_, _, running) in order {
-        take_in(&mut after, machine, rules, running);
+        let stays = exactly(&after, &confined, rules, running);
+        if running.cpus.is_some() && stays.is_none() && is_dedicated(&running.request) {
+            displaced.push(running);
+        } else {
+            take_in(&mut after, &confined, rules, running, stays);
+        }
+    }
+    for running in displaced {
+        take_in(&mut after, &confined, rules, running, None);
     }
     Plan::between(state, after, &confined)
 }
 
-fn take_in(after: &mut State, machine: &Machine, rules: &Rules, running: &RunningSandbox) {
+/// `stays`: the state with the pod where it runs.
+fn take_in(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    running: &RunningSandbox,
+    stays: Option<State>,
+) {
     let request = &running.request;
     let waits = request.milli_cpu().is_none();
     match after.pods.get(&request.pod_uid) {
@@ -155,8 +172,7 @@ fn take_in(after: &mut State, machine: &Machine, rules: &Rules, running: &Runnin
         None if waits && request.stage == Stage::Sandbox && is_dedicated(request) => return,
         _ => {}
     }
-    let place = running.cpus.as_ref().and_then(|cpus| exactly(after, machine, rules, request, cpus));
-    let placed = place
+    let placed = stays
         .map_or_else(|| first(after, machine, rules, request, DecidedBy::Reconcile, &mut Trace::off()), Ok);
     *after = placed.unwrap_or_else(|_| without_room(after, machine, rules, request));
 }
@@ -165,7 +181,7 @@ fn is_dedicated(request: &SandboxRequest) -> bool {
     understood(request, DecidedBy::Reconcile).qos == QosLevel::Dedicated
 }
 
-/// The state with the pod that is new, or still open.
+/// The state with the pod that is new, or still open. The machine is the confined one.
 fn first(
     state: &State,
     machine: &Machine,
@@ -174,17 +190,24 @@ fn first(
     decided_by: DecidedBy,
     trace: &mut Trace,
 ) -> Result<State, Refusal> {
-    let mut base = state.clone();
+    let mut after = state.clone();
     let mut pod = understood(request, decided_by);
-    if let Some(known) = base.pods.remove(&request.pod_uid) {
+    if let Some(known) = after.pods.remove(&request.pod_uid) {
         pod.now_unix_ms = known.since_unix_ms;
         pod.told.decided_by = known.told.decided_by;
-        base.drop_containers(&request.pod_uid, |_| true);
-        settled::settle(&mut base, &rules.confine(machine), rules);
-        retire(&mut base, &known.sandbox_id, &request.sandbox_id);
+        after.drop_containers(&request.pod_uid, |_| true);
+        settled::settle(&mut after, machine, rules);
+        retire(&mut after, &known.sandbox_id, &request.sandbox_id);
     }
-    base.released.forget(&request.sandbox_id);
-    plan_traced(&base, machine, rules, &Request::Admit(pod), trace).map(|plan| plan.after)
+    after.released.forget(&request.sandbox_id);
+    join::admit(&mut after, machine, rules, &pod, trace).map(|()| after).map_err(|refusal| {
+        let mut others = state.clone();
+        if others.pods.remove(&request.pod_uid).is_some() {
+            others.drop_containers(&request.pod_uid, |_| true);
+            settled::settle(&mut others, machine, rules);
+        }
+        wording::not_admitted(refusal, &others, machine, rules, &pod, request.milli_cpu())
+    })
 }
 
 /// The same pod in the request's sandbox.
@@ -205,15 +228,13 @@ fn retire(state: &mut State, before: &str, now: &str) {
     }
 }
 
-/// The pod on the CPUs that it runs on, if they are as many as it asks for and nobody else's.
-fn exactly(
-    state: &State,
-    machine: &Machine,
-    rules: &Rules,
-    request: &SandboxRequest,
-    cpus: &CpuSet,
-) -> Option<State> {
-    let confined = rules.confine(machine);
+/// The pod, if it is new or still open, on the CPUs that it runs on, if they are as many as it asks for and nobody else's.
+fn exactly(state: &State, machine: &Machine, rules: &Rules, running: &RunningSandbox) -> Option<State> {
+    let request = &running.request;
+    let cpus = running.cpus.as_ref()?;
+    if state.pods.get(&request.pod_uid).is_some_and(|known| !known.told.open) {
+        return None;
+    }
     let asked = request.milli_cpu().filter(|_| is_dedicated(request))?;
     let fits = u64::try_from(cpus.len()).is_ok_and(|len| len == asked.ceil_cpus());
     // What is free to it: admitted anywhere first, then moved onto its own CPUs.
@@ -221,8 +242,8 @@ fn exactly(
     let id = ContainerId::new(request.pod_uid.as_str(), ALL);
     let own = after.cpus.containers.get(&id)?.clone();
     let free =
-        super::free_per_node(&after, &confined).iter().fold(own.cpus.clone(), |all, node| all | &node.cpus);
-    let nodes = confined.nodes_of(cpus);
+        super::free_per_node(&after, machine).iter().fold(own.cpus.clone(), |all, node| all | &node.cpus);
+    let nodes = machine.nodes_of(cpus);
     let right_nodes = own.numa_hint.is_none() && !own.wishes.numa_exclusive() || nodes.len() == 1;
     if !fits || !cpus.is_subset(&free) || !right_nodes || own.qos != QosLevel::Dedicated {
         return None;
@@ -235,8 +256,8 @@ fn exactly(
     if let Some(memory) = after.memory.containers.get_mut(&id).filter(|memory| memory.bound_to.is_some()) {
         memory.bound_to = Some(nodes);
     }
-    settled::settle(&mut after, &confined, rules);
-    settled::check(state, &after, &confined).ok().map(|()| after)
+    settled::settle(&mut after, machine, rules);
+    settled::check(state, &after, machine).ok().map(|()| after)
 }
 
 /// The pod in the shared pool, though there is no room for it: it runs already.
@@ -259,7 +280,7 @@ fn without_room(state: &State, machine: &Machine, rules: &Rules, request: &Sandb
         name: pod.name,
         qos: pod.qos,
         class: pod.class,
-        wishes: wishes.clone(),
+        wishes: if dedicated { pod.wishes } else { wishes.clone() },
         served: if dedicated { QosLevel::Shared } else { pod.qos },
         node_agent: false,
         main: ALL.to_owned(),
@@ -283,7 +304,7 @@ fn without_room(state: &State, machine: &Machine, rules: &Rules, request: &Sandb
     };
     after.cpus.containers.insert(ContainerId::new(known.uid.as_str(), ALL), Arc::new(entry));
     after.pods.insert(known.uid.clone(), Arc::new(known));
-    settled::settle(&mut after, &rules.confine(machine), rules);
+    settled::settle(&mut after, machine, rules);
     after
 }
 

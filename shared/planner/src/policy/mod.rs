@@ -28,6 +28,6 @@ pub use refusal::{Kind, Refusal};
 pub use request::Request;
 pub use state::{
     Changes, Container, ContainerId, ContainerKind, DEDICATED, INTERRUPT, RECLAIM, RESERVE, Remembered,
-    SHARE, State,
+    SHARE, State, node_of_pool,
 };
 pub use wishes::Wishes;

@@ -188,8 +188,8 @@ pub(super) fn bound_pool(pool: &str, node: u32) -> String {
     format!("{pool}-NUMA{node}")
 }
 
-/// The NUMA node of a pool named by [`bound_pool`].
-pub(super) fn node_of_pool(pool: &str) -> Option<u32> {
+/// The NUMA node of a pool's part on one, by its name: `share-NUMA0`.
+pub fn node_of_pool(pool: &str) -> Option<u32> {
     pool.rsplit_once("-NUMA").and_then(|(_, node)| node.parse().ok())
 }
 

@@ -28,6 +28,7 @@ pub enum Happening {
     Remove { pod: u8 },
     Elapse { seconds: i64 },
     Online(Vec<u32>),
+    Promote,
 }
 
 const LEVELS: [&str; 5] =
@@ -58,6 +59,7 @@ pub fn happening() -> impl Strategy<Value = Happening> {
         1 => (6u8..10).prop_map(|pod| Happening::Remove { pod }),
         1 => (0i64..90).prop_map(|seconds| Happening::Elapse { seconds }),
         1 => prop::collection::vec(0u32..16, 0..4).prop_map(Happening::Online),
+        1 => Just(Happening::Promote),
     ]
 }
 
@@ -93,6 +95,7 @@ pub fn step(happening: &Happening, state: &State) -> Step {
         Happening::Remove { pod } => Step::Whole(Request::Remove { uid: pod.to_string() }),
         Happening::Elapse { seconds } => Step::Whole(Request::Elapse { now_unix_ms: seconds * 1000 }),
         Happening::Online(_) => Step::Replan,
+        Happening::Promote => Step::Promote,
     }
 }
 
