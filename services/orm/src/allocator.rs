@@ -18,7 +18,9 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Request, Response, Status};
 
-use crate::allocations::{Admit, Allocations, GetState, GetTopology, Reconcile, Release, Subscribe};
+use crate::allocations::{
+    Admit, Allocations, GetState, GetTopology, Occasion, Reconcile, Release, Subscribe,
+};
 use crate::{clock, wire};
 
 /// No answer of the actor takes longer, unless the disk hangs.
@@ -38,7 +40,7 @@ impl Face {
         let _ = self.allocations.set(allocations);
     }
 
-    async fn ask<M>(&self, message: M) -> Result<M::Result, Status>
+    pub(crate) async fn ask<M>(&self, message: M) -> Result<M::Result, Status>
     where
         M: Message + Send + 'static,
         M::Result: Send,
@@ -67,7 +69,10 @@ impl Allocator for Face {
         let asked = request.into_inner();
         let sandbox = named(asked.sandbox)?;
         let request = wire::sandbox_request(&sandbox, clock::unix_ms());
-        self.ask(Admit { request, deadline_unix_ms: asked.deadline_unix_ms }).await.map(Response::new)
+        let AdmitPodRequest { deadline_unix_ms, trace_id, .. } = asked;
+        self.ask(Admit { request, deadline_unix_ms, occasion: Occasion::traced(trace_id) })
+            .await
+            .map(Response::new)
     }
 
     async fn admit_container(
@@ -78,7 +83,10 @@ impl Allocator for Face {
         let sandbox = named(asked.sandbox)?;
         let container = asked.container.ok_or_else(|| Status::invalid_argument("container is missing"))?;
         let request = wire::container_request(&sandbox, &container, clock::unix_ms());
-        self.ask(Admit { request, deadline_unix_ms: asked.deadline_unix_ms }).await.map(Response::new)
+        let AdmitContainerRequest { deadline_unix_ms, trace_id, .. } = asked;
+        self.ask(Admit { request, deadline_unix_ms, occasion: Occasion::traced(trace_id) })
+            .await
+            .map(Response::new)
     }
 
     async fn release_pod(

@@ -57,8 +57,11 @@ fn taken_over(import: &Import) -> (State, Vec<record::Change>) {
 #[test]
 fn every_kind_of_pod_is_taken_over_and_pools_are_not() {
     let import = import(&sample(), NOW);
-    let pods: Vec<_> =
-        import.pods.iter().map(|e| (e.uid.as_str(), e.qos, e.own_cpus().to_string(), e.pool.as_deref())).collect();
+    let pods: Vec<_> = import
+        .pods
+        .iter()
+        .map(|e| (e.uid.as_str(), e.qos, e.own_cpus().to_string(), e.pool.as_deref()))
+        .collect();
     let text = str::to_owned;
     assert_eq!(
         pods,

@@ -98,7 +98,8 @@ fn unknown<T>(sets: &Sets<T>, named: &BTreeSet<&str>, file: &'static str) -> Vec
 fn known(pod: &Pod, now_unix_ms: i64) -> KnownPod {
     let mut flags = BTreeSet::new();
     let dedicated = pod.qos == QosLevel::Dedicated;
-    let has_own = |container: &Container| dedicated && container.pool == DEDICATED && container.cpus.is_some();
+    let has_own =
+        |container: &Container| dedicated && container.pool == DEDICATED && container.cpus.is_some();
     if dedicated && !pod.containers.iter().any(has_own) {
         flags.insert(Flag::AdoptedWithoutRoom);
     }
@@ -149,7 +150,8 @@ fn wishes(pod: &Pod) -> Wishes {
     let apart = apart.map(|(key, value)| (key.clone(), value.clone()));
     let (whole, _) = enhancements(&pod.annotations);
     let whole = whole.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let bound_nowhere = pod.qos == QosLevel::Shared && pool(pod).and_then(|pool| node_of_pool(&pool)).is_none();
+    let bound_nowhere =
+        pod.qos == QosLevel::Shared && pool(pod).and_then(|pool| node_of_pool(&pool)).is_none();
     apart.chain(whole).filter(|(key, _)| !(bound_nowhere && key == NUMA_BINDING)).collect()
 }
 

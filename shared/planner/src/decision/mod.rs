@@ -18,10 +18,11 @@ mod snapshot;
 mod step;
 mod way;
 
+pub use outcome::refused;
 pub use oxalyst_proto::orm::v1::{Decision, DecisionEntry, DecisionEnvelope};
 pub use page::{line, page};
 pub use recording::{Recording, RecordingError, VERSION, decode_frames, encode_frame, opening};
-pub use replay::{Difference, Replay};
+pub use replay::{Difference, Replay, ended_elsewhere};
 pub use snapshot::{SnapshotError, World, digest_of, restore, snapshot};
 pub use step::{Step, StepError};
 

@@ -38,7 +38,7 @@ pub(super) fn decision(given: Given<'_>, step: &Step, trace: &Trace, answer: &An
 }
 
 /// A refusal as it is told.
-pub(super) fn refused(refusal: &Refusal) -> DecisionRefused {
+pub fn refused(refusal: &Refusal) -> DecisionRefused {
     DecisionRefused {
         reason: refusal.reason.to_string(),
         rule: refusal.rule.to_string(),

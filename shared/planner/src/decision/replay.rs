@@ -1,8 +1,8 @@
 //! Everything of a recording planned anew.
 
 use super::{Decision, Given, Recording, RecordingError, Step, World, decide, restore};
-use crate::plan::{Reason, Refusal, Rule};
-use oxalyst_proto::orm::v1::{DecisionRefused, RecordedStep, recording_frame::Frame};
+use crate::plan::{Reason, Refusal, Released, Rule};
+use oxalyst_proto::orm::v1::{DecisionRefused, EndedSandboxes, RecordedStep, recording_frame::Frame};
 use prost::Message as _;
 
 /// What came of planning a recording anew.
@@ -48,11 +48,25 @@ impl Replay {
                     generation = recorded.generation;
                     differences.extend(again(world, recorded)?);
                 }
+                Frame::Ended(ended) => {
+                    let world = world.as_mut().ok_or(RecordingError::Empty)?;
+                    ended_elsewhere(&mut world.state.released, ended);
+                }
                 Frame::Head(_) | Frame::Repeated(_) | Frame::End(_) => {}
             }
         }
         let world = world.ok_or(RecordingError::Empty)?;
         Ok(Self { steps, differences, world, generation })
+    }
+}
+
+/// Takes over what ended besides the steps.
+pub fn ended_elsewhere(released: &mut Released, ended: &EndedSandboxes) {
+    for sandbox_id in &ended.forgotten {
+        released.forget(sandbox_id);
+    }
+    for sandbox_id in &ended.remembered {
+        released.remember(sandbox_id);
     }
 }
 
