@@ -90,9 +90,10 @@ impl Allocations {
         let generation = self.ledger.generation();
         let changes = pods::record::changes(&plan, &self.rules);
         self.commit(changes.into_iter().map(record::change), self.gives_away(&plan))?;
-        let changes_something = !plan.is_empty();
+        // That the machine was looked at concerns every pod, and is worth remembering only if something came of it.
+        let came_of_it = !plan.pods.is_empty() || plan.moved || plan.remembered.is_some();
         let (event, before) = self.publish(plan);
-        if changes_something {
+        if came_of_it {
             self.note((before, generation), step, None, occasion);
         }
         Ok(event)

@@ -52,6 +52,7 @@ impl Files {
         for number in numbers {
             let path = self.path(number);
             match self.read_one(number, &path) {
+                Ok((Some(segment), None)) if segment.steps == 0 => self.remove(number)?,
                 Ok((segment, fault)) => {
                     found.segments.extend(segment.filter(|segment| segment.steps > 0));
                     found.faults.extend(fault.map(|fault| format!("{}: {fault}", path.display())));

@@ -35,10 +35,15 @@ impl Limits {
         segment.steps >= (self.records / SEGMENTS).max(1) || segment.bytes >= (self.bytes / SEGMENTS).max(1)
     }
 
+    /// Whether the ring passes them once its last segment is full.
     fn are_passed(&self, segments: &VecDeque<Segment>) -> bool {
-        let (steps, bytes) =
-            segments.iter().fold((0, 0), |(steps, bytes), own| (steps + own.steps, bytes + own.bytes));
-        segments.len() > 1 && (steps > self.records || bytes > self.bytes)
+        let before_last = segments.len().saturating_sub(1);
+        let (steps, bytes) = segments
+            .iter()
+            .take(before_last)
+            .fold((0, 0), |(steps, bytes), own| (steps + own.steps, bytes + own.bytes));
+        before_last > 0
+            && (steps + self.records / SEGMENTS > self.records || bytes + self.bytes / SEGMENTS > self.bytes)
     }
 }
 
@@ -69,12 +74,19 @@ impl Decisions {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// At most so many decisions, the newest first: about the pod of this uid or `namespace/name` (empty: any), refusals only if
+    /// At most so many decisions, the newest first: about the pod of this uid or `namespace/name`, or told to have
+    /// changed its CPUs (empty: any), refusals only if
     /// that is asked for.
     pub fn list(&self, pod: &str, refused_only: bool, limit: usize) -> Vec<DecisionEntry> {
         let is_asked = |told: &Decision| {
-            let named =
-                pod.is_empty() || told.pod_uid == pod || pod == format!("{}/{}", told.namespace, told.name);
+            let touched = told
+                .affected
+                .iter()
+                .any(|other| other.pod_uid == pod || pod == format!("{}/{}", other.namespace, other.name));
+            let named = touched
+                || pod.is_empty()
+                || told.pod_uid == pod
+                || pod == format!("{}/{}", told.namespace, told.name);
             named && (told.refused.is_some() || !refused_only)
         };
         let segments = self.segments();

@@ -21,10 +21,11 @@ pub fn line(decision: &Decision) -> String {
         (true, false) => format!("pod with uid {}", decision.pod_uid),
         (true, true) => "the node".to_owned(),
     };
-    match &decision.refused {
+    let text = match &decision.refused {
         Some(refused) => format!("{who}: {} refused ({})", decision.kind, refused.reason),
         None => format!("{who}: {} {}", decision.kind, decision.outcome),
-    }
+    };
+    text.replace(char::is_control, " ")
 }
 
 /// A readable page. `time` writes milliseconds since the Unix epoch as a time of day.
@@ -75,7 +76,9 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         Ok(())
     }
 
+    /// Names and annotations are foreign text, which must not move anybody's cursor.
     fn row(&mut self, head: &str, text: &str) -> fmt::Result {
+        let text = text.replace(char::is_control, " ");
         writeln!(self.text, "  {head:<9} {text}")
     }
 
