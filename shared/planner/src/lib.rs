@@ -4,6 +4,7 @@
 //! made from settings. [`plan`] decides for pods of which only totals are known; it is what the service calls today, and
 //! [`pods`] is to take its place.
 
+pub mod copy_on_write;
 pub mod decision;
 pub mod plan;
 pub mod pods;

@@ -1,13 +1,10 @@
 //! What differs between two states on one machine, at the cost of what differs.
 
 use super::{Pod, State, placement::Seen, record};
-use crate::policy::ContainerId;
+use crate::{copy_on_write::pairs, policy::ContainerId};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 /// What differs.
 pub(super) struct Diff {
@@ -96,29 +93,4 @@ fn on_ground(state: &State, pod: &Arc<Pod>) -> bool {
     !state.cpus.containers.contains_key(&main)
         || !state.memory.containers.contains_key(&main)
         || state.cpus.of_pod(&pod.uid).any(|(_, entry)| !pooled(entry.qos) || entry.cpus.is_empty())
-}
-
-/// The entries of two maps side by side, ascending by key.
-fn pairs<'m, K: Ord, V>(
-    old: &'m BTreeMap<K, V>,
-    new: &'m BTreeMap<K, V>,
-) -> impl Iterator<Item = (&'m K, Option<&'m V>, Option<&'m V>)> {
-    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
-    std::iter::from_fn(move || {
-        let order = match (old.peek(), new.peek()) {
-            (None, None) => return None,
-            (Some(_), None) => std::cmp::Ordering::Less,
-            (None, Some(_)) => std::cmp::Ordering::Greater,
-            (Some((a, _)), Some((b, _))) => a.cmp(b),
-        };
-        match order {
-            std::cmp::Ordering::Less => old.next().map(|(key, value)| (key, Some(value), None)),
-            std::cmp::Ordering::Greater => new.next().map(|(key, value)| (key, None, Some(value))),
-            std::cmp::Ordering::Equal => {
-                let (key, was) = old.next()?;
-                let (_, is) = new.next()?;
-                Some((key, Some(was), Some(is)))
-            }
-        }
-    })
 }

@@ -156,7 +156,7 @@ impl Placing<'_> {
             mems: NumaMask::new(),
         };
         after.cpus.containers.insert(id.clone(), Arc::new(entry));
-        after.memory.containers.insert(id, memory);
+        after.memory.containers.insert(id, Arc::new(memory));
     }
 
     /// The one NUMA node that it is bound to.

@@ -106,6 +106,7 @@ fn to_shared(after: &mut State, pod: &Pod, flag: Flag, moves: impl Fn(&str) -> b
         own.pod_request = None;
     }
     for (_, own) in after.memory.containers.iter_mut().filter(|(id, _)| concerned(id)) {
+        let own = Arc::make_mut(own);
         own.qos = QosLevel::Shared;
         own.wishes = Wishes::default();
         own.taken = BTreeMap::new();
@@ -116,8 +117,11 @@ fn to_shared(after: &mut State, pod: &Pod, flag: Flag, moves: impl Fn(&str) -> b
 /// A pod that has its nodes for itself has all of what they have now.
 fn take_up_memory(after: &mut State, machine: &Machine, rules: &Rules) {
     let supply = rules.supply(machine);
+    if !after.memory.containers.values().any(|own| own.is_exclusive()) {
+        return;
+    }
     for own in after.memory.containers.values_mut().filter(|own| own.is_exclusive()) {
-        for (resource, taken) in &mut own.taken {
+        for (resource, taken) in &mut Arc::make_mut(own).taken {
             for (node, bytes) in taken {
                 *bytes = supply.allocatable(*node, *resource);
             }

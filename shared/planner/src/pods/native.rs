@@ -159,7 +159,8 @@ impl Joining<'_> {
             pod_request: None,
             numa_hint: None,
         };
-        self.after.cpus.containers.insert(self.id(asked), Arc::new(entry));
+        let id = self.id(asked);
+        self.after.cpus.containers.insert(id, Arc::new(entry));
     }
 
     /// Memory of these nodes, or of all that are nobody's own.
@@ -184,7 +185,7 @@ impl Joining<'_> {
             entry.taken = [(memory::Resource::Memory, taken)].into();
             entry.bound_to = Some(nodes);
         }
-        self.after.memory.containers.insert(id, entry);
+        self.after.memory.containers.insert(id, Arc::new(entry));
         Ok(())
     }
 }

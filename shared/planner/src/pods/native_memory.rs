@@ -11,7 +11,7 @@ use crate::{
 };
 use oxalyst_topology::NumaMask;
 use oxalyst_units::Bytes;
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 /// Above so many nodes only masks of the smallest possible size and the next are offered.
 const EVERY_MASK_NODES: usize = 16;
@@ -125,7 +125,7 @@ pub(super) fn take_over(state: &mut State, lenders: &[ContainerId], taken: &BTre
                 .memory
                 .containers
                 .get_mut(id)
-                .and_then(|container| container.taken.get_mut(&Resource::Memory))
+                .and_then(|container| Arc::make_mut(container).taken.get_mut(&Resource::Memory))
                 .and_then(|taken| taken.get_mut(node));
             if let Some(held) = held {
                 let off = rest.min(held.0);

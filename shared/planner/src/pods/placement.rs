@@ -138,12 +138,6 @@ impl<'a> Seen<'a> {
         placement
     }
 
-    /// What the container has, or else its pod's main container.
-    fn entry(&self, pod: &Pod, name: &str) -> Option<&'a Container> {
-        let of = |name: &str| self.state.cpus.containers.get(&ContainerId::new(pod.uid.as_str(), name));
-        of(name).or_else(|| of(&pod.main)).map(|entry| &**entry)
-    }
-
     /// A system container that names no pool, or one that there is not, runs on all CPUs.
     fn pool_of<'c>(&self, entry: &'c Container, flags: &mut BTreeSet<Flag>) -> &'c str {
         if entry.qos != QosLevel::System {
@@ -187,16 +181,15 @@ pub fn placements_of<'u>(
     uids.into_iter().filter_map(|uid| state.pods.get(uid)).map(|pod| seen.pod(pod)).collect()
 }
 
-/// Pods by the pool that the first of their containers runs in.
+/// Pods by the pool that a container of theirs runs in: all of them in the same, unless some have CPUs of their own.
 pub(super) fn pods_by_pool(state: &State, machine: &Machine) -> BTreeMap<String, usize> {
     let seen = Seen::of(state, machine);
     let mut pods: BTreeMap<String, usize> = BTreeMap::new();
-    for pod in state.pods.values() {
-        let Some(first) = pod.containers.first() else { continue };
-        let Some(entry) = seen.entry(pod, &first.name).filter(|entry| entry.qos != QosLevel::Dedicated)
-        else {
+    let mut counted: Option<&str> = None;
+    for (id, entry) in state.cpus.containers.iter().filter(|(_, entry)| entry.qos != QosLevel::Dedicated) {
+        if counted.replace(&id.pod) == Some(&*id.pod) {
             continue;
-        };
+        }
         let pool = seen.pool_of(entry, &mut BTreeSet::new());
         match pods.get_mut(pool) {
             Some(count) => *count += 1,

@@ -222,7 +222,7 @@ pub fn encode(state: &State, pod: &Pod) -> Vec<u8> {
             limit_milli: asked.limit.map(|limit| limit.0),
             memory_bytes: asked.memory.map(|bytes| bytes.0),
             cpus: state.cpus.containers.get(&id).map(|own| cpu_entry(own)),
-            memory: state.memory.containers.get(&id).map(memory_entry),
+            memory: state.memory.containers.get(&id).map(|own| memory_entry(own)),
         }
     };
     AllocationRecord {
@@ -324,7 +324,7 @@ fn decode(state: &mut State, bytes: &[u8]) -> Result<(), RecordError> {
             cpus.push((id.clone(), Arc::new(decode_cpus(&pod, entry)?)));
         }
         if let Some(entry) = container.memory {
-            memory.push((id, decode_memory(&pod, entry)?));
+            memory.push((id, Arc::new(decode_memory(&pod, entry)?)));
         }
         pod.containers.push(Asked {
             name: container.name,

@@ -88,7 +88,7 @@ fn of_level(
 
 /// What is offline cannot be counted as part of what the container has.
 fn forget_offline(after: &mut State, machine: &Machine, uid: &str) {
-    for (id, own) in &mut after.cpus.containers {
+    for (id, own) in after.cpus.containers.iter_mut() {
         let dedicated = &*id.pod == uid && own.qos == QosLevel::Dedicated;
         if dedicated && !own.cpus.is_subset(machine.online()) && !own.cpus.is_disjoint(machine.online()) {
             let own = Arc::make_mut(own);

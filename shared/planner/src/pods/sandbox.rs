@@ -254,7 +254,7 @@ fn exactly(state: &State, machine: &Machine, rules: &Rules, running: &RunningSan
     entry.numa_hint = own.numa_hint.and(nodes.first());
     after.cpus.containers.insert(id.clone(), Arc::new(entry));
     if let Some(memory) = after.memory.containers.get_mut(&id).filter(|memory| memory.bound_to.is_some()) {
-        memory.bound_to = Some(nodes);
+        Arc::make_mut(memory).bound_to = Some(nodes);
     }
     settled::settle(&mut after, machine, rules);
     settled::check(state, &after, machine).ok().map(|()| after)

@@ -3,7 +3,7 @@
 use super::{CpuPolicy, Pod, Refusal, Rules, State, placement, refuse, shortage};
 use crate::{
     plan::{Flag, Reason, Rule},
-    policy::{self, ContainerId, Options, RESERVE, SHARE, memory},
+    policy::{self, Container, ContainerId, Options, RESERVE, SHARE, memory},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
@@ -35,14 +35,18 @@ pub(super) fn settle(state: &mut State, machine: &Machine, rules: &Rules) {
 
 /// Reclaimed pods that are to be bound and are not: there was no node for them, or it has no CPU for them any more.
 fn flag_unbound(state: &mut State, options: &Options) {
+    let flagged = |pod: &Pod| pod.flags.contains(&Flag::NumaBindingLost);
+    let reclaimed = |pod: &Pod| pod.served == QosLevel::Reclaimed;
+    if !options.reclaim_numa_binding && !state.pods.values().any(|pod| reclaimed(pod) && flagged(pod)) {
+        return;
+    }
     let is_unbound = |pod: &Pod| {
         let main = ContainerId::new(pod.uid.as_str(), pod.main.as_str());
         let wants = pod.served == QosLevel::Reclaimed && pod.wishes.numa_binding();
         let own = state.cpus.containers.get(&main).filter(|_| wants && options.reclaim_numa_binding);
         own.is_some_and(|own| own.numa_hint.is_none())
     };
-    let reclaimed = state.pods.values().filter(|pod| pod.served == QosLevel::Reclaimed);
-    let differing = reclaimed.filter(|pod| pod.flags.contains(&Flag::NumaBindingLost) != is_unbound(pod));
+    let differing = state.pods.values().filter(|pod| reclaimed(pod) && flagged(pod) != is_unbound(pod));
     for uid in differing.map(|pod| pod.uid.clone()).collect::<Vec<_>>() {
         state.change_pod(&uid, |pod| {
             if !pod.flags.remove(&Flag::NumaBindingLost) {
@@ -55,8 +59,9 @@ fn flag_unbound(state: &mut State, options: &Options) {
 /// One shared pool of everything that is nobody's own, the reserved CPUs included.
 fn settle_native(cpus: &mut policy::State, machine: &Machine) {
     let share = machine.online() - machine.isolated() - &cpus.exclusive();
-    for container in cpus.containers.values_mut() {
-        if container.qos != QosLevel::Dedicated && container.cpus != share {
+    let moves = |container: &Container| container.qos != QosLevel::Dedicated && container.cpus != share;
+    if cpus.containers.values().any(|container| moves(container)) {
+        for container in cpus.containers.values_mut().filter(|container| moves(container)) {
             Arc::make_mut(container).cpus = share.clone();
         }
     }

@@ -24,18 +24,16 @@ pub(super) fn flag(after: &mut State, machine: &Machine, rules: &Rules) {
             short.insert(id.pod.to_string());
         }
     }
-    for uid in after.pods.keys().cloned().collect::<Vec<_>>() {
-        let is_short = short.contains(&uid);
-        let known = after.pods.get(&uid).is_some_and(|pod| pod.flags.contains(&Flag::MemoryShort));
-        if is_short != known {
-            after.change_pod(&uid, |pod| {
-                if is_short {
-                    pod.flags.insert(Flag::MemoryShort);
-                } else {
-                    pod.flags.remove(&Flag::MemoryShort);
-                }
-            });
-        }
+    let differing = after.pods.iter().filter(|(uid, pod)| {
+        let is_short = !short.is_empty() && short.contains(*uid);
+        is_short != pod.flags.contains(&Flag::MemoryShort)
+    });
+    for uid in differing.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
+        after.change_pod(&uid, |pod| {
+            if !pod.flags.remove(&Flag::MemoryShort) {
+                pod.flags.insert(Flag::MemoryShort);
+            }
+        });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Asked, Told};
 use crate::{
+    copy_on_write::CopyOnWrite,
     plan::{Flag, Released, words::closed_set},
     policy::{self, ContainerId, Wishes, memory},
 };
@@ -16,7 +17,7 @@ use std::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Pods by uid.
-    pub pods: BTreeMap<String, Arc<Pod>>,
+    pub pods: CopyOnWrite<BTreeMap<String, Arc<Pod>>>,
     /// Who has which CPUs, and the pools. Node agents, plain init and ephemeral containers have no entry under the dynamic policy.
     pub cpus: policy::State,
     /// Who has which memory.
@@ -98,8 +99,12 @@ impl State {
     /// Drops these containers of a pod from the sets, without computing anything anew.
     pub(super) fn drop_containers(&mut self, uid: &str, which: impl Fn(&str) -> bool) {
         let drops = |id: &ContainerId| &*id.pod == uid && which(&id.container);
-        self.cpus.containers.retain(|id, _| !drops(id));
-        self.memory.containers.retain(|id, _| !drops(id));
+        if self.cpus.of_pod(uid).any(|(id, _)| which(&id.container)) {
+            self.cpus.containers.retain(|id, _| !drops(id));
+        }
+        if self.memory.containers.keys().any(drops) {
+            self.memory.containers.retain(|id, _| !drops(id));
+        }
     }
 
     /// Changes a pod that is known.

@@ -1,6 +1,7 @@
 //! Who runs where.
 
 use super::Wishes;
+use crate::copy_on_write::{self, CopyOnWrite};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
 use oxalyst_units::MilliCpu;
@@ -88,7 +89,7 @@ pub struct State {
     /// Pools by name, [`RESERVE`] and [`RECLAIM`] among them.
     pub pools: BTreeMap<String, CpuSet>,
     /// Containers; shared between states, since most of them are the same from one to the next.
-    pub containers: BTreeMap<ContainerId, Arc<Container>>,
+    pub containers: CopyOnWrite<BTreeMap<ContainerId, Arc<Container>>>,
     /// Pods that are gone, the newest last.
     pub remembered: Vec<Remembered>,
 }
@@ -236,6 +237,15 @@ impl State {
             .map(|(id, container)| (id, &**container))
     }
 
+    /// The containers of a pod, ascending by name, to be changed.
+    pub(super) fn of_pod_mut<'s>(
+        &'s mut self,
+        pod: &'s str,
+    ) -> impl Iterator<Item = (&'s ContainerId, &'s mut Arc<Container>)> {
+        let from = ContainerId::new(pod, "");
+        self.containers.range_mut(from..).take_while(move |(id, _)| &*id.pod == pod)
+    }
+
     /// The state once the changes hold.
     pub fn apply(&mut self, changes: &Changes) {
         for (name, cpus) in &changes.pools {
@@ -259,7 +269,7 @@ impl State {
     pub fn changes_since(&self, before: &Self) -> Changes {
         Changes {
             pools: differing(&before.pools, &self.pools),
-            containers: differing(&before.containers, &self.containers),
+            containers: copy_on_write::differing(&before.containers, &self.containers),
             remembered: (self.remembered != before.remembered).then(|| self.remembered.clone()),
         }
     }

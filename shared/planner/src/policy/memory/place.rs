@@ -4,11 +4,11 @@ use super::{
     super::{ContainerKind, Kind, Refusal},
     Changes, Container, Request, Resource, State, Supply,
 };
-use crate::topology_manager::Hint;
+use crate::{copy_on_write::differing, topology_manager::Hint};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask};
 use oxalyst_units::Bytes;
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// What became of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,30 +42,38 @@ pub fn place(
         return Ok(Placed::default());
     };
     let mut after = others;
-    after.containers.insert(request.id.clone(), entry);
+    after.containers.insert(request.id.clone(), Arc::new(entry));
     settle(&mut after, machine);
     let mems = after.containers.get(&request.id).map(|entry| entry.mems.clone());
-    Ok(Placed { mems, changes: differing(state, &after) })
+    Ok(Placed { mems, changes: differing(&state.containers, &after.containers) })
 }
 
 /// The pod is gone, and so is what it had taken.
 pub fn remove(state: &State, machine: &Machine, pod: &str) -> Changes {
     let mut after = state.clone();
-    after.containers.retain(|id, _| &*id.pod != pod);
+    if after.containers.keys().any(|id| &*id.pod == pod) {
+        after.containers.retain(|id, _| &*id.pod != pod);
+    }
     settle(&mut after, machine);
-    differing(state, &after)
+    differing(&state.containers, &after.containers)
 }
 
 /// Gives all who are bound to no node what is left, and the others the nodes with memory that are nearest to their own.
 pub fn settle(state: &mut State, machine: &Machine) {
     let common = state.common_mems(machine);
+    let all = machine.memory_nodes();
+    let mems = |container: &Container| match &container.bound_to {
+        Some(nodes) => Cow::Owned(with_memory(machine, nodes)),
+        None if container.qos == QosLevel::System && !container.wishes.numa_binding() => Cow::Borrowed(&all),
+        None => Cow::Borrowed(&common),
+    };
+    if state.containers.values().all(|container| container.mems == *mems(container)) {
+        return;
+    }
     for container in state.containers.values_mut() {
-        match &container.bound_to {
-            Some(nodes) => container.mems = with_memory(machine, nodes),
-            None if container.qos == QosLevel::System && !container.wishes.numa_binding() => {
-                container.mems = machine.memory_nodes();
-            }
-            None => container.mems.clone_from(&common),
+        let mems = mems(container);
+        if container.mems != *mems {
+            Arc::make_mut(container).mems = mems.into_owned();
         }
     }
 }
@@ -75,13 +83,6 @@ fn with_memory(machine: &Machine, nodes: &NumaMask) -> NumaMask {
     nodes.iter().filter_map(|node| machine.nearest_memory(node)).collect()
 }
 
-fn differing(before: &State, after: &State) -> Changes {
-    let gone = before.containers.keys().filter(|id| !after.containers.contains_key(id));
-    let gone = gone.map(|id| (id.clone(), None));
-    let set = after.containers.iter().filter(|(id, container)| before.containers.get(id) != Some(container));
-    set.map(|(id, container)| (id.clone(), Some(container.clone()))).chain(gone).collect()
-}
-
 struct Placing<'a> {
     /// Everybody but the container.
     others: &'a State,
@@ -89,7 +90,7 @@ struct Placing<'a> {
     machine: &'a Machine,
     request: &'a Request,
     hint: Option<&'a Hint>,
-    known: Option<Container>,
+    known: Option<Arc<Container>>,
 }
 
 // === impl Placing ===

@@ -4,10 +4,11 @@ use super::{
     super::{ContainerId, ContainerKind, Wishes},
     Resource, Supply,
 };
+use crate::copy_on_write::CopyOnWrite;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask};
 use oxalyst_units::Bytes;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// A container as far as memory goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,11 +33,11 @@ pub struct Container {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Containers.
-    pub containers: BTreeMap<ContainerId, Container>,
+    pub containers: CopyOnWrite<BTreeMap<ContainerId, Arc<Container>>>,
 }
 
 /// What differs between two states. `None`: is no more.
-pub type Changes = BTreeMap<ContainerId, Option<Container>>;
+pub type Changes = BTreeMap<ContainerId, Option<Arc<Container>>>;
 
 /// A container that is about to start, or to be resized.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ impl Request {
 impl State {
     /// What of this node is taken.
     pub fn taken(&self, node: u32, resource: Resource) -> Bytes {
-        let of = |container: &Container| container.taken.get(&resource)?.get(&node).map(|bytes| bytes.0);
+        let of = |container: &Arc<Container>| container.taken.get(&resource)?.get(&node).map(|bytes| bytes.0);
         Bytes(self.containers.values().filter_map(of).sum())
     }
 

@@ -29,8 +29,8 @@ impl Placing<'_> {
         entry.owner = Some(DEDICATED.to_owned());
         entry.cpus = cpus.clone();
         self.put(entry);
-        for (id, container) in &mut self.state.containers {
-            if id.pod == self.request.id.pod && container.kind != ContainerKind::Main {
+        for (_, container) in self.state.of_pod_mut(&self.request.id.pod) {
+            if container.kind != ContainerKind::Main {
                 Arc::make_mut(container).cpus = cpus.clone();
             }
         }

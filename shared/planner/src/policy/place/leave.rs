@@ -38,7 +38,7 @@ pub fn end_ramp_up(
     containers: &BTreeSet<ContainerId>,
 ) -> Changes {
     let mut after = state.clone();
-    for (id, container) in &mut after.containers {
+    for (id, container) in after.containers.iter_mut() {
         if !container.ramp_up || !containers.contains(id) {
             continue;
         }

@@ -7,47 +7,50 @@ use super::super::{
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// Puts every container that has no CPUs of its own on those of its pool. Names bound reclaimed containers that lose their
 /// binding.
 pub(super) fn place_all(state: &mut State, machine: &Machine, ramp_up: &CpuSet) -> Vec<ContainerId> {
     let unbound = unbind(state, machine);
     let reclaim = ReclaimCpus::of(state, machine);
-    let mut containers = std::mem::take(&mut state.containers);
     // What system containers run on follows from who has CPUs of its own.
-    let exclusive = exclusive(containers.values());
-    for container in containers.values_mut() {
-        let cpus = match container.qos {
-            QosLevel::Dedicated => continue,
-            QosLevel::Shared => shared_cpus(state, container, ramp_up),
-            QosLevel::Reclaimed => reclaim.for_container(container),
-            QosLevel::System => among(state, machine, &container.wishes, &exclusive),
-        };
-        if container.cpus != cpus {
+    let exclusive = exclusive(state.containers.values());
+    let cpus = |container: &Container| match container.qos {
+        QosLevel::Dedicated => None,
+        QosLevel::Shared => Some(Cow::Borrowed(shared_cpus(state, container, ramp_up))),
+        QosLevel::Reclaimed => Some(Cow::Borrowed(reclaim.for_container(container))),
+        QosLevel::System => Some(Cow::Owned(among(state, machine, &container.wishes, &exclusive))),
+    };
+    let moves = |container: &Container| cpus(container).filter(|cpus| **cpus != container.cpus);
+    let moved = state.containers.iter().filter_map(|(id, container)| Some((id.clone(), moves(container)?.into_owned())));
+    for (id, cpus) in moved.collect::<Vec<_>>() {
+        if let Some(container) = state.containers.get_mut(&id) {
             Arc::make_mut(container).cpus = cpus;
         }
     }
-    state.containers = containers;
     unbound
 }
 
 /// Those of its pool; while it ramps up, or where nobody in its pool asks for anything so that there is none, wherever shared
 /// containers may be.
-fn shared_cpus(state: &State, container: &Container, ramp_up: &CpuSet) -> CpuSet {
+fn shared_cpus<'s>(state: &'s State, container: &Container, ramp_up: &'s CpuSet) -> &'s CpuSet {
     let pool = container.owner.as_ref().and_then(|pool| state.pools.get(pool));
-    pool.filter(|_| !container.ramp_up).unwrap_or(ramp_up).clone()
+    pool.filter(|_| !container.ramp_up).unwrap_or(ramp_up)
 }
 
 /// Bound reclaimed containers whose node has no CPU for them lose their binding; those are named.
 fn unbind(state: &mut State, machine: &Machine) -> Vec<ContainerId> {
     let pool = state.pool(RECLAIM);
     let has_none = |node: u32| machine.node(node).is_none_or(|node| node.cpus.is_disjoint(&pool));
-    let mut lost = Vec::new();
-    for (id, container) in &mut state.containers {
-        if container.is_bound_reclaimed() && container.numa_hint.is_some_and(has_none) {
+    let without = |container: &Container| {
+        container.is_bound_reclaimed() && container.numa_hint.is_some_and(has_none)
+    };
+    let lost = state.containers.iter().filter(|(_, container)| without(container));
+    let lost: Vec<ContainerId> = lost.map(|(id, _)| id.clone()).collect();
+    for id in &lost {
+        if let Some(container) = state.containers.get_mut(id) {
             Arc::make_mut(container).numa_hint = None;
-            lost.push(id.clone());
         }
     }
     lost
@@ -56,7 +59,7 @@ fn unbind(state: &mut State, machine: &Machine) -> Vec<ContainerId> {
 /// Where this reclaimed container runs.
 pub(in super::super) fn reclaim_cpus(state: &State, machine: &Machine, id: &ContainerId) -> CpuSet {
     let cpus = ReclaimCpus::of(state, machine);
-    state.containers.get(id).map(|container| cpus.for_container(container)).unwrap_or_default()
+    state.containers.get(id).map(|container| cpus.for_container(container).clone()).unwrap_or_default()
 }
 
 /// The reclaim pool's parts.
@@ -79,9 +82,9 @@ impl ReclaimCpus {
         Self { bound, unbound: if unbound.is_empty() { pool } else { unbound } }
     }
 
-    fn for_container(&self, container: &Container) -> CpuSet {
+    fn for_container(&self, container: &Container) -> &CpuSet {
         let own = container.numa_hint.and_then(|node| self.bound.get(&node));
-        own.unwrap_or(&self.unbound).clone()
+        own.unwrap_or(&self.unbound)
     }
 }
 
