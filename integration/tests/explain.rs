@@ -130,7 +130,7 @@ async fn is_asked_again(folder: &Path, world: &World<Imitation>) {
     let before = world.state().await;
     let fits = oxctl(folder, &["what-if", "--qos", "dedicated", "--cpu", "1", "--memory", "1Gi"]);
     assert_eq!(fits.code, 0, "{}{}", fits.out, fits.err);
-    assert!(fits.out.contains("join placed") && fits.out.contains("(its own)"), "{}", fits.out);
+    assert!(fits.out.contains("admit placed") && fits.out.contains("(its own)"), "{}", fits.out);
     let large = oxctl(folder, &["what-if", "--qos", "dedicated_cores", "--cpu", "99"]);
     assert_eq!(large.code, 1, "{}", large.out);
     assert!(

@@ -96,6 +96,9 @@ impl Handler<Snapshot> for Allocations {
     type Result = MessageResult<Snapshot>;
 
     fn handle(&mut self, _: Snapshot, _: &mut Self::Context) -> Self::Result {
-        MessageResult(snapshot(&self.state, &self.machine, &self.rules))
+        MessageResult(orm::StateSnapshot {
+            generation: self.ledger.generation(),
+            ..snapshot(&self.state, &self.machine, &self.rules)
+        })
     }
 }

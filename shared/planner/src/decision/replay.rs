@@ -14,7 +14,7 @@ pub struct Replay {
     pub differences: Vec<Difference>,
     /// What is held at the end.
     pub world: World,
-    /// The ledger's generation at the last step.
+    /// The ledger's generation at the end, as far as it is told.
     pub generation: u64,
 }
 
@@ -41,7 +41,10 @@ impl Replay {
         let (mut steps, mut generation, mut differences) = (0, 0, Vec::new());
         for frame in &recording.frames {
             match frame {
-                Frame::Snapshot(snapshot) => world = Some(restore(snapshot)?),
+                Frame::Snapshot(snapshot) => {
+                    world = Some(restore(snapshot)?);
+                    generation = generation.max(snapshot.generation);
+                }
                 Frame::Step(recorded) => {
                     let world = world.as_mut().ok_or(RecordingError::Nowhere(recorded.number))?;
                     steps += 1;

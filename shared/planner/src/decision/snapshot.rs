@@ -47,7 +47,7 @@ pub enum SnapshotError {
     },
 }
 
-/// All of it as a message; equal worlds give equal bytes.
+/// All of it as a message, without a generation; equal worlds give equal bytes.
 pub fn snapshot(state: &State, machine: &Machine, rules: &Rules) -> StateSnapshot {
     let records = record::whole(state).into_iter();
     StateSnapshot {
@@ -56,6 +56,7 @@ pub fn snapshot(state: &State, machine: &Machine, rules: &Rules) -> StateSnapsho
         reserved: state.cpus.reserved.to_string(),
         records: records.filter_map(|change| Some((change.key, change.value?))).collect(),
         ended_sandboxes: state.released.iter().map(str::to_owned).collect(),
+        generation: 0,
     }
 }
 

@@ -72,12 +72,11 @@ impl Step {
     /// What it is, in one word.
     pub const fn kind(&self) -> &'static str {
         match self {
-            Self::Admit(_) => "admit",
+            Self::Admit(_) | Self::Whole(Request::Admit(_)) => "admit",
             Self::Release { .. } => "release",
             Self::Adopt(_) => "adopt",
             Self::Replan => "replan",
             Self::Promote => "promote",
-            Self::Whole(Request::Admit(_)) => "join",
             Self::Whole(Request::Remove { .. }) => "remove",
             Self::Whole(Request::Resize(_)) => "resize",
             Self::Whole(Request::RestartContainer { .. }) => "restart",
