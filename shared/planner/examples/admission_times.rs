@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use oxalyst_planner::plan::{RequestSource, Stage};
-use oxalyst_planner::pods::{self, Class, Request, Rules, RunningSandbox, SandboxRequest, State, placements_of, shown_pools};
+use oxalyst_planner::pods::{
+    self, Class, Request, Rules, RunningSandbox, SandboxRequest, State, placements_of, shown_pools,
+};
 use oxalyst_topology::{Cpu, CpuSet, Machine};
 use oxalyst_units::MilliCpu;
 
@@ -77,18 +79,38 @@ fn main() {
         ] {
             let took = median(|| timed(|| pods::admit(&state, &machine, &rules, &request).unwrap()).0);
             let plan = pods::admit(&state, &machine, &rules, &request).unwrap().plan;
-            let told = median(|| timed(|| (placements_of(&plan.after, &machine, &plan.affected), shown_pools(&plan.after, &machine))).0);
+            let told = median(|| {
+                timed(|| {
+                    (placements_of(&plan.after, &machine, &plan.affected), shown_pools(&plan.after, &machine))
+                })
+                .0
+            });
             let uid = &request.pod_uid;
-            let freed = median(|| timed(|| pods::release(&plan.after, &machine, &rules, uid, &request.sandbox_id)).0);
-            println!("{count:>5} pods: admit {name:<9} {took:>10.1?}  tell {:>4} {told:>10.1?}  release {freed:>10.1?}", plan.affected.len());
+            let freed =
+                median(|| timed(|| pods::release(&plan.after, &machine, &rules, uid, &request.sandbox_id)).0);
+            println!(
+                "{count:>5} pods: admit {name:<9} {took:>10.1?}  tell {:>4} {told:>10.1?}  release {freed:>10.1?}",
+                plan.affected.len()
+            );
         }
-        let idle = median(|| timed(|| pods::plan(&state, &machine, &rules, &Request::Elapse { now_unix_ms: 2_000_000 }).unwrap()).0);
+        let idle = median(|| {
+            timed(|| {
+                pods::plan(&state, &machine, &rules, &Request::Elapse { now_unix_ms: 2_000_000 }).unwrap()
+            })
+            .0
+        });
         let running: Vec<_> = (0..count)
-            .map(|nth| RunningSandbox { request: pod(nth, if nth % 10 == 9 { "reclaimed_cores" } else { "shared_cores" }, 100, ""), cpus: None })
+            .map(|nth| RunningSandbox {
+                request: pod(nth, if nth % 10 == 9 { "reclaimed_cores" } else { "shared_cores" }, 100, ""),
+                cpus: None,
+            })
             .collect();
         let known = timed(|| pods::adopt(&state, &machine, &rules, &running)).0;
         let empty = State::new(&machine, CpuSet::new());
         let (new, plan) = timed(|| pods::adopt(&empty, &machine, &rules, &running));
-        println!("{count:>5} pods: idle tick {idle:.1?}  list of known {known:.1?}  list of new {new:.1?} ({})", plan.pods.len());
+        println!(
+            "{count:>5} pods: idle tick {idle:.1?}  list of known {known:.1?}  list of new {new:.1?} ({})",
+            plan.pods.len()
+        );
     }
 }

@@ -264,3 +264,34 @@ fn cpus_reserved_later_stay_with_the_pod_that_has_them() {
     node.release("d", "d-1");
     assert_eq!(node.pool("reserve"), set("0-1"));
 }
+
+#[test]
+fn a_pod_that_was_taken_in_without_room_gets_its_set_once_there_is_room() {
+    let mut node = Node::new(two_cpus());
+    node.admit(&shared("s"));
+    node.admit(&dedicated("d", 1));
+    node.take_in(&[running(container(dedicated("w", 1), Some(1000)), None)]);
+    assert!(node.placement("w").flags.contains(&Flag::AdoptedWithoutRoom));
+    assert!(node.promote().is_empty());
+    node.release("d", "d-1");
+    assert_eq!(node.promote().affected, std::collections::BTreeSet::from(["s", "w"].map(str::to_owned)));
+    let placed = node.placement("w");
+    assert!(placed.exclusive && placed.flags.is_empty(), "{placed:?}");
+    assert_eq!((node.cpus("w").as_str(), node.cpus("s").as_str()), ("0", "1"));
+}
+
+#[test]
+fn a_bound_pod_whose_cpus_all_went_offline_gets_a_set_of_one_node_again_when_they_return() {
+    let mut node = Node::new(sixteen_cpus());
+    node.admit(&bound(dedicated("d", 3)));
+    node.admit(&shared("s"));
+    let whole = node.machine.clone();
+    node.machine = whole.clone().with_offline(&set("0-1,3-15"));
+    node.replan();
+    assert!(node.placement("d").flags.contains(&Flag::CpuOffline) && !node.placement("d").exclusive);
+    node.machine = whole;
+    node.replan();
+    node.promote();
+    let placed = node.placement("d");
+    assert!(placed.exclusive && placed.flags.is_empty() && node.machine.nodes_of(&placed.cpus).len() == 1);
+}

@@ -1,7 +1,7 @@
 //! Memory by NUMA node, by example.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
-mod support;
+mod pods_support;
 
 use oxalyst_planner::{
     policy::{
@@ -13,8 +13,8 @@ use oxalyst_planner::{
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::NumaMask;
 use oxalyst_units::Bytes;
+use pods_support::sixteen_cpus;
 use std::collections::BTreeMap;
-use support::sixteen_cpus;
 
 const GIB: u64 = 1 << 30;
 const HUGE: Resource = Resource::HugePages(Bytes(2 << 20));

@@ -23,6 +23,7 @@ mod placement;
 mod pool;
 mod promote;
 pub mod record;
+mod released;
 mod request;
 mod resize;
 mod rules;
@@ -40,6 +41,7 @@ pub use placement::{
 };
 pub use pool::{Pool, SYSTEM, pools as shown_pools};
 pub use promote::promote;
+pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use rules::{CpuPolicy, Native, Rules};
 pub use sandbox::{Admission, admit, admit_traced, adopt, release, replan, understood};

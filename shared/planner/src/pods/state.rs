@@ -1,9 +1,9 @@
 //! What is held.
 
-use super::{Asked, Told};
+use super::{Asked, Released, Told};
 use crate::{
     copy_on_write::CopyOnWrite,
-    plan::{Flag, Released, words::closed_set},
+    plan::{Flag, words::closed_set},
     policy::{self, ContainerId, Wishes, memory},
 };
 use oxalyst_qos::QosLevel;

@@ -168,6 +168,12 @@ impl Node {
         self.hold(plan)
     }
 
+    /// Those who wait for room.
+    pub fn promote(&mut self) -> Plan {
+        let plan = pods::promote(&self.state, &self.machine, &self.rules);
+        self.hold(plan)
+    }
+
     /// What follows from the machine as it is now.
     pub fn replan(&mut self) -> Plan {
         let plan = pods::replan(&self.state, &self.machine, &self.rules);

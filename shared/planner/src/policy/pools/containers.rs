@@ -23,7 +23,10 @@ pub(super) fn place_all(state: &mut State, machine: &Machine, ramp_up: &CpuSet) 
         QosLevel::System => Some(Cow::Owned(among(state, machine, &container.wishes, &exclusive))),
     };
     let moves = |container: &Container| cpus(container).filter(|cpus| **cpus != container.cpus);
-    let moved = state.containers.iter().filter_map(|(id, container)| Some((id.clone(), moves(container)?.into_owned())));
+    let moved = state
+        .containers
+        .iter()
+        .filter_map(|(id, container)| Some((id.clone(), moves(container)?.into_owned())));
     for (id, cpus) in moved.collect::<Vec<_>>() {
         if let Some(container) = state.containers.get_mut(&id) {
             Arc::make_mut(container).cpus = cpus;
@@ -43,9 +46,8 @@ fn shared_cpus<'s>(state: &'s State, container: &Container, ramp_up: &'s CpuSet)
 fn unbind(state: &mut State, machine: &Machine) -> Vec<ContainerId> {
     let pool = state.pool(RECLAIM);
     let has_none = |node: u32| machine.node(node).is_none_or(|node| node.cpus.is_disjoint(&pool));
-    let without = |container: &Container| {
-        container.is_bound_reclaimed() && container.numa_hint.is_some_and(has_none)
-    };
+    let without =
+        |container: &Container| container.is_bound_reclaimed() && container.numa_hint.is_some_and(has_none);
     let lost = state.containers.iter().filter(|(_, container)| without(container));
     let lost: Vec<ContainerId> = lost.map(|(id, _)| id.clone()).collect();
     for id in &lost {

@@ -1,31 +1,8 @@
-//! What planning says.
+//! Why something is not served.
 
-use super::{PodEntry, words::closed_set};
+use super::words::closed_set;
 use oxalyst_topology::CpuSet;
 use oxalyst_units::MilliCpu;
-use std::collections::BTreeSet;
-
-/// A change of the state, to be made durable as a whole before anyone is told of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use = "a plan changes nothing by itself"]
-pub struct Plan {
-    /// Records to write, in this order. Empty: nothing changes, and nothing need be written.
-    pub changes: Vec<PodChange>,
-    /// Sandboxes that have ended or were replaced and may not be admitted any more. Need not be durable: nobody waits for an
-    /// answer across a restart.
-    pub retired: Vec<String>,
-    /// Pods whose placement is another one afterwards, or whose record changes; removed pods are not among them.
-    pub affected: BTreeSet<String>,
-}
-
-/// A change of one pod's record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PodChange {
-    /// The pod's record is this one from now on.
-    Put(PodEntry),
-    /// The pod of this uid is no more.
-    Remove(String),
-}
 
 /// Why a request is not served. Nothing changes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,19 +70,5 @@ closed_set! {
         Deadline = "deadline",
         /// Exclusive CPUs are given only when that is durable.
         Durable = "durable",
-    }
-}
-
-// === impl Plan ===
-
-impl Plan {
-    /// Whether nothing is to be written.
-    pub fn is_empty(&self) -> bool {
-        self.changes.is_empty()
-    }
-
-    /// Whether this plan frees the pod of this uid.
-    pub fn removes(&self, uid: &str) -> bool {
-        self.changes.iter().any(|change| matches!(change, PodChange::Remove(removed) if removed == uid))
     }
 }
