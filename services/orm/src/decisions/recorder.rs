@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use oxalyst_mesh::Facts;
 use oxalyst_planner::decision::{Given, Step, decide, ended_elsewhere, refused, snapshot};
-use oxalyst_planner::plan::{Refusal, Released};
-use oxalyst_planner::pods::{Rules, State};
+use oxalyst_planner::plan::Refusal;
+use oxalyst_planner::pods::{Released, Rules, State};
 use oxalyst_proto::orm::v1::{
     Decision, DecisionEnvelope, EndedSandboxes, RecordedStep, recording_frame::Frame,
 };

@@ -1,7 +1,8 @@
 //! Everything of a recording planned anew.
 
 use super::{Decision, Given, Recording, RecordingError, Step, World, decide, restore};
-use crate::plan::{Reason, Refusal, Released, Rule};
+use crate::plan::{Reason, Refusal, Rule};
+use crate::pods::Released;
 use oxalyst_proto::orm::v1::{DecisionRefused, EndedSandboxes, RecordedStep, recording_frame::Frame};
 use prost::Message as _;
 
