@@ -9,46 +9,12 @@ use oxalyst_nri::api::{Container, Event, PodSandbox, UpdateContainerRequest};
 use super::store::{Held, Pod, fresh_id, overlay, resources};
 use super::{Imitation, failed, plugins};
 use crate::runtime::{
-    ContainerId, ContainerSpec, Listed, PodSpec, Runtime, RuntimeError, SandboxId, State, Workload,
+    ContainerId, ContainerSpec, Listed, PodSpec, Resizes, Runtime, RuntimeError, SandboxId, State, Workload,
 };
 
 // === impl Imitation ===
 
 impl Imitation {
-    /// What the kubelet does when a pod is resized.
-    ///
-    /// # Errors
-    /// [`RuntimeError::Refused`] where a plugin refused it.
-    pub async fn update_shares(
-        &mut self,
-        container: &ContainerId,
-        milli_cpu: u64,
-    ) -> Result<(), RuntimeError> {
-        let doing = format!("resize container {}", container.0);
-        let _listing = self.plugins.listing.read().await;
-        let (pod, message) = self.messages(&doing, container)?;
-        let wanted = resources(milli_cpu, None);
-        let request = UpdateContainerRequest {
-            pod: Some(pod),
-            container: Some(message),
-            linux_resources: Some(wanted.clone()),
-        };
-        let answer = self.plugins.update_container(request).await;
-        let updates = answer.map_err(|m| refused(&doing, m))?;
-        let cgroup = {
-            let mut state = self.plugins.state();
-            let held = state.store.containers.get_mut(&container.0);
-            let held = held.ok_or_else(|| failed(&doing, "no such container"))?;
-            overlay(&mut held.resources, &wanted);
-            (held.state == State::Running).then(|| held.cgroup.clone())
-        };
-        if let Some(cgroup) = cgroup {
-            self.plugins.kernel.set(&cgroup, &wanted).map_err(|e| failed(&doing, e))?;
-        }
-        self.plugins.apply(&updates);
-        Ok(())
-    }
-
     /// A container's first process ends by itself. The runtime tells StopContainer, as containerd does at each crash.
     ///
     /// # Errors
@@ -134,6 +100,34 @@ impl Imitation {
             held if held.state == State::Running => Ok(held.cgroup.clone()),
             held => Err(failed(&doing, format!("it is {:?}", held.state))),
         }
+    }
+}
+
+impl Resizes for Imitation {
+    async fn update_shares(&mut self, container: &ContainerId, milli_cpu: u64) -> Result<(), RuntimeError> {
+        let doing = format!("resize container {}", container.0);
+        let _listing = self.plugins.listing.read().await;
+        let (pod, message) = self.messages(&doing, container)?;
+        let wanted = resources(milli_cpu, None);
+        let request = UpdateContainerRequest {
+            pod: Some(pod),
+            container: Some(message),
+            linux_resources: Some(wanted.clone()),
+        };
+        let answer = self.plugins.update_container(request).await;
+        let updates = answer.map_err(|m| refused(&doing, m))?;
+        let cgroup = {
+            let mut state = self.plugins.state();
+            let held = state.store.containers.get_mut(&container.0);
+            let held = held.ok_or_else(|| failed(&doing, "no such container"))?;
+            overlay(&mut held.resources, &wanted);
+            (held.state == State::Running).then(|| held.cgroup.clone())
+        };
+        if let Some(cgroup) = cgroup {
+            self.plugins.kernel.set(&cgroup, &wanted).map_err(|e| failed(&doing, e))?;
+        }
+        self.plugins.apply(&updates);
+        Ok(())
     }
 }
 

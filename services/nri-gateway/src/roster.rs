@@ -4,6 +4,7 @@ mod actor;
 mod claims;
 mod entry;
 mod lodging;
+mod resize;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use oxalyst_topology::CpuSet;
 
 pub use actor::{
     Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, PutSandbox, Refused, RefusedAgain,
-    RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Resynchronise, Standing, StopSandbox, ToCheck,
-    ToClaim, Wrote,
+    RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Resized, Resynchronise, Standing, StopSandbox,
+    ToCheck, ToClaim, ToResize, Wrote,
 };
 pub use claims::{Claims, Idle};
 use entry::Entry;
@@ -153,10 +154,15 @@ impl Roster {
         }
         let id = container.container_id.clone();
         self.containers.insert(id.clone(), Entry::created(container, uid, cpuset, policy));
+        self.make_room(&id)
+    }
+
+    /// The changes of all containers but this one that lose CPUs by now. They count as made.
+    fn make_room(&mut self, id: &str) -> Vec<Change> {
         let placements = self.placements.load();
         let waiting = self.waiting(&placements);
         let mut corrections = Corrections::default();
-        for (other, entry) in self.containers.iter().filter(|(other, e)| **other != id && e.runs_or_will()) {
+        for (other, entry) in self.containers.iter().filter(|(other, e)| *other != id && e.runs_or_will()) {
             if entry.stands(&placements) {
                 continue;
             }
@@ -335,12 +341,12 @@ impl Roster {
     fn waiting(&self, placements: &Placements) -> CpuSet {
         let mut waiting = CpuSet::default();
         let mut housed: Option<BTreeSet<&str>> = None;
-        for pod in placements.exclusive() {
+        for (uid, own) in placements.exclusive() {
             let housed = housed.get_or_insert_with(|| {
                 self.containers.values().filter(|e| e.runs_or_will()).map(|e| e.pod_uid.as_str()).collect()
             });
-            if !housed.contains(pod.pod_uid.as_str())
-                && let Ok(cpus) = pod.cpus.parse::<CpuSet>()
+            if !housed.contains(uid)
+                && let Ok(cpus) = own.parse::<CpuSet>()
             {
                 waiting |= &cpus;
             }

@@ -10,6 +10,8 @@ pub mod decisions;
 pub mod katalyst;
 pub mod metrics;
 pub mod record;
+pub mod resize;
 pub mod settings;
+pub mod specs;
 pub mod start;
 pub mod wire;

@@ -8,6 +8,7 @@ use oxalyst_settings::{Common, HasCommon};
 use serde::{Deserialize, Serialize};
 
 use crate::decisions::Limits;
+use crate::specs::{ReadingRules, ReadingRulesError, ResourceNames};
 
 /// Settings of the service `orm`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +66,15 @@ pub struct Settings {
     pub memory_reserved: String,
     /// Seconds after which a shared pod joins its pool. 30 to 3600.
     pub ramp_up_s: u64,
+    /// Other names under which CPUs and memory are asked for: `requested-name=cpu` or `requested-name=memory`, separated by
+    /// commas. By default those by which Katalyst gives out reclaimed CPUs and memory.
+    pub orm_resource_names_map: String,
+    /// Annotations that stand for a QoS level: `level:key=value`, separated by commas. None by default.
+    pub qos_selectors: String,
+    /// Wishes of pods of a level that do not name them themselves: `level:key=value`, separated by commas. None by default.
+    pub enhancement_defaults: String,
+    /// Annotations that count among a pod's wishes beside its enhancements, separated by commas. None by default.
+    pub pod_annotation_kept_keys: String,
 }
 
 /// A setting that cannot be.
@@ -83,6 +93,9 @@ pub enum SettingsError {
     /// One of the rules of placement.
     #[error("settings of orm: {0}")]
     Rules(#[from] RulesError),
+    /// One that says how pods are read.
+    #[error("settings of orm: {0}")]
+    Reading(#[from] ReadingRulesError),
 }
 
 // === impl Settings ===
@@ -117,6 +130,10 @@ impl Default for Settings {
             native_full_cores: rules.native_full_cores,
             memory_reserved: rules.memory_reserved,
             ramp_up_s: rules.ramp_up_s,
+            orm_resource_names_map: ResourceNames::default().to_string(),
+            qos_selectors: String::new(),
+            enhancement_defaults: String::new(),
+            pod_annotation_kept_keys: String::new(),
         }
     }
 }
@@ -145,6 +162,7 @@ impl Settings {
         within("decisions_max_records", self.decisions_max_records, 16, 100_000, "16 to 100000")?;
         within("decisions_max_bytes", self.decisions_max_bytes, 1 << 16, 1 << 30, "65536 to 1073741824")?;
         rules(&self.rules())?;
+        ReadingRules::new(self)?;
         Ok(())
     }
 
@@ -158,6 +176,10 @@ impl Settings {
             import_katalyst_dir: _,
             decisions_max_records: _,
             decisions_max_bytes: _,
+            orm_resource_names_map: _,
+            qos_selectors: _,
+            enhancement_defaults: _,
+            pod_annotation_kept_keys: _,
             reserved_cpus,
             reserved_cpu_count,
             root_cpuset,

@@ -8,12 +8,21 @@ use oxalyst_units::MilliCpu;
 
 use oxalyst_planner::plan::{NumaFree, Refusal, RequestSource, Stage};
 use oxalyst_planner::pods::{
-    self, Class, Pod, PodPlacement, RunningSandbox, SandboxRequest, State, placements_of, shown_pools,
+    self, Class, ContainerPlacement, Pod, PodPlacement, RunningSandbox, SandboxRequest, State, placements_of,
+    shown_pools,
 };
 
 /// CPUs that these resources ask for; `None` where they do not tell, or tell that nothing is asked for.
 pub fn asked(resources: Option<&Resources>) -> Option<MilliCpu> {
     resources.and_then(|r| r.cpu_shares).and_then(MilliCpu::from_shares)
+}
+
+/// The container's name in its pod. Some runtimes leave it to the label that the kubelet gives it.
+pub fn container_name(container: &Container) -> &str {
+    match container.labels.get("io.kubernetes.container.name") {
+        Some(label) if container.name.is_empty() => label,
+        _ => &container.name,
+    }
 }
 
 /// The request of a pod whose sandbox starts.
@@ -110,7 +119,7 @@ pub fn placements<'u>(
     placed.iter().filter_map(|placed| Some(pod_placement(state.pods.get(&placed.uid)?, placed))).collect()
 }
 
-/// The main container's place is its pod's: under the dynamic policy the others run there too, or in the same pool.
+/// The main container's place is its pod's; of the others those are told that run elsewhere or otherwise.
 fn pod_placement(pod: &Pod, placed: &PodPlacement) -> orm::PodPlacement {
     let main = placed.containers.iter().find(|container| container.name == pod.main);
     let main = main.or(placed.containers.first());
@@ -130,7 +139,30 @@ fn pod_placement(pod: &Pod, placed: &PodPlacement) -> orm::PodPlacement {
         since_unix_ms: pod.since_unix_ms,
         request_source: pod.told.source.to_string(),
         decided_by: pod.told.decided_by.to_string(),
+        containers: main.map(|main| elsewhere(pod, placed, main)).unwrap_or_default(),
     }
+}
+
+/// The containers that do not run as the main one does.
+fn elsewhere(pod: &Pod, placed: &PodPlacement, main: &ContainerPlacement) -> Vec<orm::ContainerPlacement> {
+    let place = |of: &ContainerPlacement| (of.cpus.clone(), of.mems.clone(), of.pool.clone(), of.exclusive);
+    let usual = place(main);
+    let others = placed.containers.iter().filter(|other| other.name != main.name && place(other) != usual);
+    others
+        .map(|other| orm::ContainerPlacement {
+            name: other.name.clone(),
+            role: other.role.to_string(),
+            pool: other.pool.clone().unwrap_or_default(),
+            cpus: other.cpus.to_string(),
+            mems: other.mems.to_string(),
+            exclusive: other.exclusive,
+            requested_milli_cpu: pod
+                .container(&other.name)
+                .and_then(|container| container.cpu)
+                .map_or(0, |milli| milli.0),
+            flags: other.flags.difference(&main.flags).map(ToString::to_string).collect(),
+        })
+        .collect()
 }
 
 /// The pools, as they are sent.

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use oxalyst_planner::decision::{Given, Recording, RecordingError, Replay, Step, decide};
-use oxalyst_planner::pods::{PodRequest, Request};
+use oxalyst_planner::pods::PodRequest;
 use oxalyst_proto::orm::v1::{
     Decision, DecisionEntry, ListDecisionsRequest, RecordingFrame, recording_frame::Frame,
 };
@@ -93,7 +93,7 @@ async fn held(peers: &Peers, pod: &str) -> Result<&'static str, PeerError> {
 
 pub(crate) async fn what_if(peers: &Peers, args: &WhatIfArgs, output: Output) -> Result<Answer, AskError> {
     let pod = asked(args)?;
-    let step = Step::Whole(Request::Admit(pod));
+    let step = Step::AdmitSpec(pod);
     let decision = match &args.recorded {
         None => peers.what_if(step.encode()).await?,
         Some(path) => on_record(path, &step)?,

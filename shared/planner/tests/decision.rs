@@ -11,7 +11,7 @@ use oxalyst_planner::{
         encode_frame, opening, page, snapshot,
     },
     plan::{Reason, Refusal, Rule},
-    pods::{Rules, State, admit, placement_of, plan, record},
+    pods::{Rules, State, admit, admit_spec, placement_of, plan, record},
     topology_manager::Policy,
 };
 use oxalyst_proto::orm::v1::{RecordedStep, RecordingHead, recording_frame::Frame};
@@ -90,6 +90,7 @@ fn tells_the_plan(
 ) -> Result<(), TestCaseError> {
     let outcome = match step {
         Step::Admit(request) => admit(state, machine, rules, request).map(|admission| admission.plan),
+        Step::AdmitSpec(pod) => admit_spec(state, machine, rules, pod),
         Step::Whole(request) => plan(state, machine, rules, request),
         _ => return Ok(()),
     };

@@ -10,10 +10,11 @@ use oxalyst_proto::orm::v1::PlacementEvent;
 use tokio::sync::broadcast;
 
 use super::{Allocations, Occasion};
+use crate::specs::SpecFault;
 use crate::{clock, wire};
 use oxalyst_planner::decision::Step;
 use oxalyst_planner::plan::{Reason, Refusal, Rule, Stage};
-use oxalyst_planner::pods::{self, Admission, Plan, RunningSandbox, SandboxRequest, State};
+use oxalyst_planner::pods::{self, Admission, Plan, PodRequest, RunningSandbox, SandboxRequest, State};
 
 /// Decide for a pod, or for a pod one of whose containers is created.
 #[derive(Debug, Message)]
@@ -21,6 +22,8 @@ use oxalyst_planner::pods::{self, Admission, Plan, RunningSandbox, SandboxReques
 pub struct Admit {
     /// What is asked.
     pub request: SandboxRequest,
+    /// What its spec asks for, where it is known, or what is wrong with that.
+    pub spec: Option<Result<PodRequest, SpecFault>>,
     /// Past this time, milliseconds since the Unix epoch, nothing may be committed; 0: no such time.
     pub deadline_unix_ms: i64,
     /// When it came.
@@ -82,9 +85,9 @@ impl Handler<Admit> for Allocations {
     type Result = MessageResult<Admit>;
 
     fn handle(&mut self, message: Admit, _: &mut Self::Context) -> Self::Result {
-        let Admit { request, deadline_unix_ms, occasion } = message;
+        let Admit { request, spec, deadline_unix_ms, occasion } = message;
         self.absent.heard(&request.pod_uid);
-        let outcome = self.admit(&request, deadline_unix_ms, occasion);
+        let outcome = self.admit(&request, spec, deadline_unix_ms, occasion);
         MessageResult(match outcome {
             Ok((placed, event)) => {
                 self.metrics.admitted();
@@ -198,34 +201,47 @@ impl Allocations {
     fn admit(
         &mut self,
         request: &SandboxRequest,
+        spec: Option<Result<PodRequest, SpecFault>>,
         deadline_unix_ms: i64,
         occasion: Occasion,
     ) -> Result<(Option<orm::PodPlacement>, Arc<PlacementEvent>), Refusal> {
-        let step = || Step::Admit(request.clone());
+        // By its spec where that is known, else by what its sandbox tells.
+        let step = match &spec {
+            Some(Ok(pod)) => Step::AdmitSpec(pod.clone()),
+            Some(Err(_)) | None => Step::Admit(request.clone()),
+        };
         let now = |this: &Self| (this.state.clone(), this.ledger.generation());
-        let Admission { plan, open } = match pods::admit(&self.state, &self.machine, &self.rules, request) {
+        if let Some(fault) = spec.as_ref().and_then(|spec| spec.as_ref().err()) {
+            // What runs already goes on running.
+            if !self.state.pods.contains_key(&request.pod_uid) {
+                let refusal = self.refused(request, Reason::Invalid, Rule::Understood, fault.to_string());
+                self.note(now(self), step, Some(refusal.clone()), occasion);
+                return Err(refusal);
+            }
+        }
+        let Admission { plan, open } = match self.admission(&step) {
             Ok(admission) => admission,
             Err(refusal) => {
-                self.note(now(self), step(), None, occasion);
+                self.note(now(self), step, None, occasion);
                 return Err(refusal);
             }
         };
         if deadline_unix_ms > 0 && clock::unix_ms() > deadline_unix_ms {
             let message = "the deadline has passed: nobody waits".into();
             let refusal = self.refused(request, Reason::Expired, Rule::Deadline, message);
-            self.note(now(self), step(), Some(refusal.clone()), occasion);
+            self.note(now(self), step, Some(refusal.clone()), occasion);
             return Err(refusal);
         }
         if open {
             // Nothing is decided yet, so there is nothing to hold: its containers bring the request.
-            self.note(now(self), step(), None, occasion);
+            self.note(now(self), step, None, occasion);
             return Ok(self.undecided(&plan, &request.pod_uid));
         }
         let arrived = occasion.clone();
-        let event = self.settle(plan, step(), occasion).map_err(|e| {
+        let event = self.settle(plan, step.clone(), occasion).map_err(|e| {
             let refusal = self.refused_by_disk(request, &e);
             // What the disk refuses changes nothing.
-            self.note(now(self), step(), Some(refusal.clone()), arrived);
+            self.note(now(self), step, Some(refusal.clone()), arrived);
             refusal
         })?;
         let told = event.placed.iter().find(|placed| placed.pod_uid == request.pod_uid).cloned();
@@ -243,6 +259,21 @@ impl Allocations {
             reserved: self.state.cpus.reserved.to_string(),
             free: pods::free_per_node(&self.state, &self.view()).iter().map(wire::free).collect(),
             storage_fault: self.storage_fault.clone().unwrap_or_default(),
+        }
+    }
+
+    fn admission(&self, step: &Step) -> Result<Admission, Refusal> {
+        match step {
+            Step::AdmitSpec(pod) => pods::admit_spec(&self.state, &self.machine, &self.rules, pod)
+                .map(|plan| Admission { plan, open: false }),
+            Step::Admit(request) => pods::admit(&self.state, &self.machine, &self.rules, request),
+            _ => Err(Refusal {
+                reason: Reason::Unsupported,
+                rule: Rule::Named,
+                message: format!("a {} is no admission", step.kind()),
+                asked: None,
+                free: Vec::new(),
+            }),
         }
     }
 

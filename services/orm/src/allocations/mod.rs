@@ -7,12 +7,14 @@ mod machine;
 mod noting;
 mod open;
 mod storage;
+mod told;
 
 pub use handlers::{
     Admit, Admitted, GetState, GetTopology, Reconcile, Reconciled, Release, Released, Subscribe, Subscription,
 };
 pub use noting::{Occasion, Snapshot, WhatIf};
 pub use open::OpenError;
+pub use told::{ResizeContainer, SpecTold, SpecsTold};
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -50,6 +52,7 @@ pub struct Allocations {
     /// Changes that hold but could not be made durable yet, by key. Never an exclusive set.
     unsaved: BTreeMap<String, Change>,
     absent: Absent,
+    unmet: told::Unmet,
     events: broadcast::Sender<Arc<PlacementEvent>>,
     watch_period: Duration,
     storage_fault: Option<String>,
@@ -139,6 +142,7 @@ impl Allocations {
             // Refused by a failing disk, they wait on.
             let _ = self.settle(promoted, Step::Promote, occasion);
         }
+        self.meet();
         if !self.unsaved.is_empty() {
             // The outcome is told by `storage_works` or `storage_fails`; nothing waits for this attempt.
             let _ = self.commit(std::iter::empty(), false);

@@ -138,6 +138,7 @@ impl Allocations {
             watched,
             unsaved: std::collections::BTreeMap::new(),
             absent: Absent::new(settings.absent_grace()),
+            unmet: std::collections::BTreeMap::new(),
             events: broadcast::Sender::new(EVENTS),
             watch_period: settings.watch_period(),
             storage_fault: None,

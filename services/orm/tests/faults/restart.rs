@@ -196,7 +196,7 @@ async fn records_of_the_version_before_are_taken_over_once_and_keep_every_set() 
     stopped(orm).await;
 
     let (ledger, _) = Ledger::open(&folder, Options::default()).unwrap();
-    assert!(ledger.generation() >= before + 1);
+    assert!(ledger.generation() > before);
     let former: Vec<&str> =
         ledger.records().map(|(key, _)| key).filter(|key| key.starts_with("pod/")).collect();
     assert_eq!(former, Vec::<&str>::new());

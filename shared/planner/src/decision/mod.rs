@@ -66,10 +66,7 @@ enum Answer {
 pub fn decide(given: Given<'_>, step: &Step) -> Decided {
     let mut trace = Trace::on();
     let answer = plan(given, step, &mut trace);
-    let answer = match (answer, given.overruled) {
-        (Answer::Planned { .. }, Some(refusal)) => Answer::Refused(refusal.clone()),
-        (answer, _) => answer,
-    };
+    let answer = given.overruled.map_or(answer, |refusal| Answer::Refused(refusal.clone()));
     let decision = outcome::decision(given, step, &trace, &answer);
     let plan = match answer {
         Answer::Planned { plan, open: false } => Some(plan),
@@ -86,6 +83,11 @@ fn plan(given: Given<'_>, step: &Step, trace: &mut Trace) -> Answer {
             Ok(admission) => Answer::Planned { plan: admission.plan, open: admission.open },
             Err(refusal) => Answer::Refused(refusal),
         },
+        Step::AdmitSpec(pod) => match pods::admit_spec_traced(state, machine, rules, pod, trace) {
+            Ok(plan) => sure(plan),
+            Err(refusal) => Answer::Refused(refusal),
+        },
+        Step::Refine(pod) => sure(pods::refine(state, machine, rules, pod)),
         Step::Release { uid, sandbox_id } => sure(pods::release(state, machine, rules, uid, sandbox_id)),
         Step::Adopt(running) => sure(pods::adopt(state, machine, rules, running)),
         Step::Replan => sure(pods::replan(state, machine, rules)),

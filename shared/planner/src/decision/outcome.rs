@@ -49,7 +49,7 @@ pub fn refused(refusal: &Refusal) -> DecisionRefused {
 fn asked(given: Given<'_>, step: &Step) -> Option<DecisionAsked> {
     match step {
         Step::Admit(request) => Some(of_request(&pods::understood(request, crate::plan::DecidedBy::Admit))),
-        Step::Whole(Request::Admit(pod)) => Some(of_request(pod)),
+        Step::AdmitSpec(pod) | Step::Refine(pod) | Step::Whole(Request::Admit(pod)) => Some(of_request(pod)),
         Step::Whole(Request::Resize(resize)) => {
             let pod = given.state.pods.get(&resize.uid)?;
             let mut container = pod.container(&resize.container)?.clone();
@@ -106,7 +106,7 @@ fn name(decision: &mut Decision, given: Given<'_>, step: &Step) {
     let known = given.state.pods.get(uid).map(|pod| (&pod.sandbox_id, &pod.namespace, &pod.name));
     let told = match step {
         Step::Admit(request) => Some((&request.sandbox_id, &request.namespace, &request.name)),
-        Step::Whole(Request::Admit(pod)) => Some((&pod.sandbox_id, &pod.namespace, &pod.name)),
+        Step::AdmitSpec(pod) | Step::Whole(Request::Admit(pod)) => Some((&pod.sandbox_id, &pod.namespace, &pod.name)),
         _ => None,
     };
     if let Some((sandbox_id, namespace, name)) = told.or(known) {

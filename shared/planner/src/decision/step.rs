@@ -3,7 +3,7 @@
 use super::request;
 use crate::{
     plan::UnknownWord,
-    pods::{Request, RunningSandbox, SandboxRequest},
+    pods::{PodRequest, Request, RunningSandbox, SandboxRequest},
 };
 use oxalyst_proto::orm::v1::{
     AdoptStep, DecisionStep, ElapseStep, PromoteStep, ReleaseStep, RemoveStep, ReplanStep, ResizeStep,
@@ -18,6 +18,10 @@ use oxalyst_units::{Bytes, MilliCpu};
 pub enum Step {
     /// A pod's sandbox starts, or one of its containers is created.
     Admit(SandboxRequest),
+    /// The same for a pod whose spec is known.
+    AdmitSpec(PodRequest),
+    /// The spec of a pod that is held becomes known.
+    Refine(PodRequest),
     /// A sandbox ends.
     Release {
         /// Pod uid.
@@ -72,7 +76,8 @@ impl Step {
     /// What it is, in one word.
     pub const fn kind(&self) -> &'static str {
         match self {
-            Self::Admit(_) | Self::Whole(Request::Admit(_)) => "admit",
+            Self::Admit(_) | Self::AdmitSpec(_) | Self::Whole(Request::Admit(_)) => "admit",
+            Self::Refine(_) => "refine",
             Self::Release { .. } => "release",
             Self::Adopt(_) => "adopt",
             Self::Replan => "replan",
@@ -91,7 +96,7 @@ impl Step {
             Self::Admit(request) => Some(&request.pod_uid),
             Self::Release { uid, .. }
             | Self::Whole(Request::Remove { uid } | Request::RestartContainer { uid, .. }) => Some(uid),
-            Self::Whole(Request::Admit(pod)) => Some(&pod.uid),
+            Self::AdmitSpec(pod) | Self::Refine(pod) | Self::Whole(Request::Admit(pod)) => Some(&pod.uid),
             Self::Whole(Request::Resize(resize)) => Some(&resize.uid),
             Self::Adopt(_)
             | Self::Replan
@@ -129,6 +134,8 @@ impl Step {
             Self::Adopt(all) => Message::Adopt(AdoptStep { running: all.iter().map(running).collect() }),
             Self::Replan => Message::Replan(ReplanStep {}),
             Self::Promote => Message::Promote(PromoteStep {}),
+            Self::AdmitSpec(pod) => Message::AdmitSpec(request::encode_pod(pod)),
+            Self::Refine(pod) => Message::Refine(request::encode_pod(pod)),
             Self::Whole(Request::Admit(pod)) => Message::Join(request::encode_pod(pod)),
             Self::Whole(Request::Remove { uid }) => Message::Remove(RemoveStep { pod_uid: uid.clone() }),
             Self::Whole(Request::Resize(resize)) => Message::Resize(ResizeStep {
@@ -171,6 +178,8 @@ impl Step {
             Message::Adopt(step) => Self::Adopt(step.running.iter().map(running).collect::<Result<_, _>>()?),
             Message::Replan(_) => Self::Replan,
             Message::Promote(_) => Self::Promote,
+            Message::AdmitSpec(step) => Self::AdmitSpec(request::decode_pod(step)?),
+            Message::Refine(step) => Self::Refine(request::decode_pod(step)?),
             Message::Join(step) => Self::Whole(Request::Admit(request::decode_pod(step)?)),
             Message::Remove(step) => Self::Whole(Request::Remove { uid: step.pod_uid.clone() }),
             Message::Resize(step) => Self::Whole(Request::Resize(crate::pods::Resize {

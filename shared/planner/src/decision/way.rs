@@ -61,6 +61,7 @@ pub(super) fn in_words(placed_by: &str) -> &'static str {
 pub(super) fn refusing(rule: &str) -> &'static str {
     match rule {
         "named" => "a request has to name what it is about",
+        "understood" => "what is asked for has to be one amount for each container and resource",
         "ended" => "a sandbox that has ended is not admitted any more",
         "cpu-room" => "there have to be CPUs for it, as its level and its wishes have them",
         "memory-room" => "there has to be memory for it on NUMA nodes",

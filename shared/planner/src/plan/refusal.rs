@@ -52,6 +52,8 @@ closed_set! {
     Rule {
         /// The request names what it is about.
         Named = "named",
+        /// What it asks for can be understood: one amount for each container and resource.
+        Understood = "understood",
         /// A sandbox that has ended is not admitted any more.
         Ended = "ended",
         /// There are CPUs for it, as its level and its wishes have them.

@@ -118,7 +118,7 @@ pub(super) fn unaligned(unaligned: Unaligned<Refusal>, rules: &Rules, pod: &Pod,
 // === impl Pod ===
 
 impl Pod {
-    fn settle_main(&mut self) {
+    pub(super) fn settle_main(&mut self) {
         let app = self.containers.iter().find(|container| container.role == Role::App);
         if let Some(main) = app.or(self.containers.first()) {
             self.main = main.name.clone();

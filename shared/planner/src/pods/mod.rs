@@ -30,6 +30,7 @@ mod rules;
 mod sandbox;
 mod settled;
 mod shortage;
+mod spec;
 mod state;
 mod trace;
 mod wording;
@@ -44,7 +45,8 @@ pub use promote::promote;
 pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use rules::{CpuPolicy, Native, Rules};
-pub use sandbox::{Admission, admit, admit_traced, adopt, release, replan, understood};
+pub use sandbox::{ALL, Admission, admit, admit_traced, adopt, release, replan, understood};
+pub use spec::{admit_spec, admit_spec_traced, refine};
 pub use state::{Class, Container, Pod, Role, State};
 pub use trace::{Merge, Trace};
 

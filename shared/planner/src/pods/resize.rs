@@ -36,6 +36,9 @@ pub(super) fn resize(
         return Ok(());
     }
     let before = after.clone();
+    if pod.told.request.is_some() && new.cpu != old.cpu {
+        pod.told.request = Some(pod.total_cpu()).filter(|total| total.0 > 0);
+    }
     after.pods.insert(pod.uid.clone(), Arc::new(pod.clone()));
     if pod.node_agent {
         return Ok(());

@@ -16,7 +16,7 @@ use std::{
 };
 
 /// The container that stands for all of a pod of which only the totals are known.
-const ALL: &str = "*";
+pub const ALL: &str = "*";
 
 /// The answer to an admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,13 +213,18 @@ fn first(
 /// The same pod in the request's sandbox.
 fn moved(state: &State, request: &SandboxRequest) -> State {
     let mut after = state.clone();
-    let before = after.pods.get(&request.pod_uid).map(|pod| pod.sandbox_id.clone());
-    if before.as_ref() != Some(&request.sandbox_id) {
-        after.change_pod(&request.pod_uid, |pod| pod.sandbox_id.clone_from(&request.sandbox_id));
-        retire(&mut after, before.as_deref().unwrap_or_default(), &request.sandbox_id);
-    }
-    after.released.forget(&request.sandbox_id);
+    move_to(&mut after, &request.pod_uid, &request.sandbox_id);
     after
+}
+
+/// The pod, where it is known, is in this sandbox from now on.
+pub(super) fn move_to(after: &mut State, uid: &str, sandbox_id: &str) {
+    let before = after.pods.get(uid).map(|pod| pod.sandbox_id.clone());
+    if let Some(before) = before.filter(|before| before != sandbox_id) {
+        after.change_pod(uid, |pod| sandbox_id.clone_into(&mut pod.sandbox_id));
+        retire(after, &before, sandbox_id);
+    }
+    after.released.forget(sandbox_id);
 }
 
 fn retire(state: &mut State, before: &str, now: &str) {

@@ -23,6 +23,7 @@ pub enum Happening {
     Release { pod: u8 },
     Adopt { pod: u8, level: usize, cpus: Option<u32> },
     Join { pod: u8, level: usize, wishes: usize, cpus: u64, gib: u64 },
+    Spec { pod: u8, level: usize, wishes: usize, cpus: u64, gib: u64, starts: bool },
     Resize { pod: u8, cpus: u64 },
     Restart { pod: u8 },
     Remove { pod: u8 },
@@ -48,7 +49,11 @@ pub fn happening() -> impl Strategy<Value = Happening> {
     );
     let join = (6u8..10, 0..LEVELS.len(), 0..4usize, 0u64..6, 0u64..12)
         .prop_map(|(pod, level, wishes, cpus, gib)| Happening::Join { pod, level, wishes, cpus, gib });
+    let spec = (0u8..10, 0..LEVELS.len(), 0..4usize, 0u64..6, 0u64..12, any::<bool>()).prop_map(
+        |(pod, level, wishes, cpus, gib, starts)| Happening::Spec { pod, level, wishes, cpus, gib, starts },
+    );
     prop_oneof![
+        4 => spec,
         6 => sandbox,
         4 => join,
         2 => (0u8..6).prop_map(|pod| Happening::Release { pod }),
@@ -81,6 +86,10 @@ pub fn step(happening: &Happening, state: &State) -> Step {
         }]),
         Happening::Join { pod, level, wishes, cpus, gib } => {
             Step::Whole(Request::Admit(whole(*pod, *level, *wishes, *cpus, *gib)))
+        }
+        Happening::Spec { pod, level, wishes, cpus, gib, starts } => {
+            let pod = whole(*pod, *level, *wishes, *cpus, *gib);
+            if *starts { Step::AdmitSpec(pod) } else { Step::Refine(pod) }
         }
         Happening::Resize { pod, cpus } => Step::Whole(Request::Resize(Resize {
             uid: pod.to_string(),
