@@ -20,8 +20,8 @@ use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Request, Response, Status};
 
 use crate::allocations::{
-    Admit, Allocations, GetState, GetTopology, Occasion, Reconcile, Release, ResizeContainer, SpecTold, SpecsTold,
-    Subscribe,
+    Admit, Allocations, GetState, GetTopology, Occasion, Reconcile, Release, ResizeContainer, SpecTold,
+    SpecsTold, Subscribe,
 };
 use crate::resize::Told;
 use crate::specs::{PodSpec, Reader, SpecChange, SpecFault};

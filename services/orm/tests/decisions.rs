@@ -109,6 +109,7 @@ async fn what_was_admitted_and_what_was_refused_is_explained() {
     let decision = told(&refusals[0]);
     assert_eq!(decision.refused.as_ref().unwrap().message, refused(&reply).message);
     assert_eq!(decision.refused.as_ref().unwrap().reason, refused(&reply).reason);
+    assert_eq!(decision.refused.as_ref().unwrap().rule, refused(&reply).rule);
     let free: u32 = decision.free.iter().map(|free| free.cpus).sum();
     assert_eq!(free, 6);
 }

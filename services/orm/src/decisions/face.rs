@@ -50,7 +50,12 @@ impl Contract for Face {
     async fn what_if(&self, request: Request<WhatIfRequest>) -> Result<Response<WhatIfReply>, Status> {
         let step = request.into_inner().step.ok_or_else(|| Status::invalid_argument("step is missing"))?;
         let step = Step::decode(&step).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        if !matches!(step, Step::Admit(_) | Step::AdmitSpec(_) | Step::Whole(pods::Request::Admit(_) | pods::Request::Resize(_))) {
+        if !matches!(
+            step,
+            Step::Admit(_)
+                | Step::AdmitSpec(_)
+                | Step::Whole(pods::Request::Admit(_) | pods::Request::Resize(_))
+        ) {
             let message = format!(
                 "it can be asked what an admission or a resize would do, not what a {} would",
                 step.kind()

@@ -106,7 +106,9 @@ fn name(decision: &mut Decision, given: Given<'_>, step: &Step) {
     let known = given.state.pods.get(uid).map(|pod| (&pod.sandbox_id, &pod.namespace, &pod.name));
     let told = match step {
         Step::Admit(request) => Some((&request.sandbox_id, &request.namespace, &request.name)),
-        Step::AdmitSpec(pod) | Step::Whole(Request::Admit(pod)) => Some((&pod.sandbox_id, &pod.namespace, &pod.name)),
+        Step::AdmitSpec(pod) | Step::Whole(Request::Admit(pod)) => {
+            Some((&pod.sandbox_id, &pod.namespace, &pod.name))
+        }
         _ => None,
     };
     if let Some((sandbox_id, namespace, name)) = told.or(known) {

@@ -1,8 +1,8 @@
 //! Pods whose specs are known: containers of every kind, one by one.
 
 use super::{
-    Asked, CpuPolicy, Plan, Pod, PodRequest, Refusal, Role, Rules, State, Trace, dynamic, join, refuse, sandbox,
-    sandbox::ALL, settled, wording,
+    Asked, CpuPolicy, Plan, Pod, PodRequest, Refusal, Role, Rules, State, Trace, dynamic, join, refuse,
+    sandbox, sandbox::ALL, settled, wording,
 };
 use crate::{
     plan::{Reason, Rule, exclusive_cpus},
@@ -107,7 +107,8 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
         let gained = request.containers.iter().any(|asked| known.container(&asked.name).is_none());
         let mut after = state.clone();
         let pod = PodRequest { sandbox_id: known.sandbox_id.clone(), ..request.clone() };
-        return (gained && join::admit(&mut after, machine, rules, &pod, &mut Trace::off()).is_ok()).then_some(after);
+        return (gained && join::admit(&mut after, machine, rules, &pod, &mut Trace::off()).is_ok())
+            .then_some(after);
     }
     let mut pod = Pod { containers: request.containers.clone(), ..Pod::clone(known) };
     pod.settle_main();
