@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::args::{Cli, Command, MetricsAction, MetricsArgs, Output, Scope, Selection, TopArgs};
 use crate::peers::{PeerError, Peers};
+use crate::reasons::{self, ReasonError};
 use crate::view::catalogue::{ListView, SourcesView};
 use crate::view::metrics::MetricsView;
 use crate::view::pods::PodsView;
@@ -28,6 +29,8 @@ pub(crate) enum AskError {
     Peers(Vec<String>),
     #[error("writing the answer as JSON: {0}")]
     Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Reason(#[from] ReasonError),
 }
 
 pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
@@ -44,6 +47,10 @@ pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
             answer(&view, cli.output, |wide| view.render(wide), Vec::new(), Told::Well)
         }
         Command::Metrics(args) => metrics(&peers, args, cli.output).await,
+        Command::Explain(args) => reasons::explain(&peers, args, cli.output).await,
+        Command::WhatIf(args) => reasons::what_if(&peers, args, cli.output).await,
+        Command::Record { file } => reasons::record(&peers, file, cli.output).await,
+        Command::Replay { file } => reasons::replay(file, cli.output),
     }
 }
 
@@ -155,7 +162,7 @@ fn query(args: &Selection) -> QueryRequest {
     QueryRequest { metrics: args.metrics.clone(), scopes, ids: args.ids.clone(), max_age_ms: args.max_age_ms }
 }
 
-fn answer(
+pub(crate) fn answer(
     view: &impl Serialize,
     output: Output,
     table: impl FnOnce(bool) -> String,
@@ -170,7 +177,7 @@ fn answer(
     Ok(Answer { text, problems, told })
 }
 
-fn now_unix_ms() -> i64 {
+pub(crate) fn now_unix_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
