@@ -2,9 +2,10 @@
 //!
 //! Rooms: [`session`] (connects for ever), [`hooks`] (answers the runtime's calls), [`roster`] (owns what runs and what was
 //! applied), [`orm`] (asks for decisions, follows them), [`mender`] (makes what runs agree with them), [`kernel`] (the cpuset
-//! files), [`duties`] (releases and reconciliations), [`meta_link`] (tells the meta-server). Pure: [`placements`], [`pinning`],
-//! [`policy`], [`refuse_at`], [`translate`].
+//! files), [`duties`] (releases and reconciliations), [`meta_link`] (tells the meta-server). Pure: [`adjustment`], [`placements`],
+//! [`pinning`], [`policy`], [`refuse_at`], [`translate`].
 
+pub mod adjustment;
 pub mod duties;
 pub mod face;
 pub mod hooks;
