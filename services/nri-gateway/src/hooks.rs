@@ -18,19 +18,21 @@ use oxalyst_proto::orm::v1::{AdmitReply, Refusal, admit_reply};
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use tokio::sync::watch;
 
+use crate::adjustment::{Dialect, Runtime};
 use crate::duties::{Duties, reconcile};
 use crate::kernel::Kernel;
 use crate::mender::Nudge;
 use crate::metrics::Metrics;
 use crate::orm::{Orm, OrmError};
+use crate::owner::Calls;
 use crate::pinning::Change;
 use crate::placements::Cpuset;
 use crate::policy;
 use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, CheckStart, Create, Entrance, Moved, Observed, Phase, PutSandbox, RefusedAgain, RefusedBefore,
-    RemoveContainer, RemoveSandbox, Replace, Resynchronise, Roster, Seen, Standing, StopSandbox, ToCheck,
-    Wrote,
+    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefusedAgain,
+    RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resynchronise, Roster, Seen, Standing,
+    StopSandbox, ToCheck, Wrote,
 };
 use crate::session::Synchronised;
 use crate::settings::Settings;
@@ -62,6 +64,8 @@ pub struct HooksContext {
     pub nudge: Nudge,
     /// Counts.
     pub metrics: Metrics,
+    /// Calls that are being answered.
+    pub calls: Calls,
 }
 
 /// The hooks of one session.
@@ -70,6 +74,7 @@ pub struct Hooks {
     context: HooksContext,
     runtime: String,
     refused_at: Stage,
+    dialect: Dialect,
     synchronised: watch::Sender<Option<Synchronised>>,
 }
 
@@ -78,7 +83,13 @@ pub struct Hooks {
 impl Hooks {
     /// For a session; `synchronised` hears of the end of Synchronize.
     pub fn new(context: HooksContext, synchronised: watch::Sender<Option<Synchronised>>) -> Self {
-        Self { context, runtime: String::new(), refused_at: Stage::default(), synchronised }
+        Self {
+            context,
+            runtime: String::new(),
+            refused_at: Stage::default(),
+            dialect: Dialect::default(),
+            synchronised,
+        }
     }
 
     async fn timed<T>(
@@ -87,6 +98,7 @@ impl Hooks {
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
         let since = Instant::now();
+        let _calling = self.context.calls.begin();
         let outcome = answer.await;
         self.context.metrics.hook(method, outcome.is_ok(), since);
         outcome
@@ -97,6 +109,10 @@ impl Plugin for Hooks {
     async fn configure(&mut self, request: ConfigureRequest) -> Result<ConfigureResponse, Status> {
         let refuse_at = self.context.settings.refuse_at;
         self.refused_at = refuse_at.stage(&request.runtime_name, &request.runtime_version);
+        self.dialect = Dialect {
+            runtime: Runtime::named(&request.runtime_name),
+            unified: self.context.kernel.is_unified(LOOK_DEADLINE).await.unwrap_or_default(),
+        };
         self.runtime = format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned();
         Ok(ConfigureResponse { events: mask_for(&request, &[]) })
     }
@@ -107,6 +123,7 @@ impl Plugin for Hooks {
             runtime: self.runtime.clone(),
             listed,
             pinned: changes.len(),
+            dialect: self.dialect,
         }));
         Ok(updates(&changes))
     }
@@ -119,7 +136,7 @@ impl Plugin for Hooks {
             return Err(incomplete("CreateContainer"));
         };
         let (sandbox, container) = (translate::sandbox(pod), translate::container(container));
-        self.timed("CreateContainer", self.context.create_container(sandbox, container)).await
+        self.timed("CreateContainer", self.context.create_container(sandbox, container, self.dialect)).await
     }
 
     async fn update_container(
@@ -260,6 +277,7 @@ impl HooksContext {
         &self,
         sandbox: Sandbox,
         container: Container,
+        dialect: Dialect,
     ) -> Result<CreateContainerResponse, Status> {
         let placements = self.orm.placements();
         let decided = placements.load().cpuset(&sandbox.pod_uid);
@@ -276,7 +294,8 @@ impl HooksContext {
                 "the kubelet or another plugin had set other CPUs"
             );
         }
-        let adjust = cpuset.as_ref().and_then(translate::adjustment);
+        let others = self.ask(Others(sandbox.pod_uid.clone())).await?;
+        let adjust = cpuset.as_ref().and_then(|cpuset| translate::adjustment(cpuset, &others, dialect));
         let create = Create { container, pod_uid: sandbox.pod_uid, cpuset, by_policy };
         let others = self.ask(create).await?;
         if !others.is_empty() {
@@ -351,6 +370,7 @@ impl HooksContext {
                 if let Some(fault) = look.fault {
                     tracing::warn!(container = %id, %fault, "starts unchecked");
                 }
+                self.ask(Reported(look.reports)).await?;
                 let seen = look.seen.into_iter().filter(|(_, seen)| matches!(seen, Seen::Files(_))).collect();
                 // What is left differing is the mender's work.
                 let _ = self.ask(Observed(seen)).await?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use nri_gateway::adjustment::{
-    Field, Knob, Moment, Row, Runtime, Shape, TABLE, Target, Way, Wish, adjustment, update, writes,
+    Dialect, Field, Knob, Moment, Row, Runtime, Shape, TABLE, Target, Way, Wish, adjustment, update, writes,
 };
 use oxalyst_nri::api::LinuxResources;
 
@@ -132,7 +132,7 @@ fn k8_every_path_and_runtime_ends_in_the_same_files() {
         let mut bypass = BTreeMap::new();
         directly(&wish, unified, &mut bypass);
         for runtime in [Runtime::Containerd, Runtime::Crio] {
-            let created = adjustment(&wish, runtime, unified).unwrap().linux.unwrap();
+            let created = adjustment(&wish, Dialect { runtime, unified }).unwrap().linux.unwrap();
             let mut files = BTreeMap::new();
             as_runc(&created.resources.unwrap(), unified, &mut files);
             if let Some(score) = created.oom_score_adj {
@@ -142,7 +142,7 @@ fn k8_every_path_and_runtime_ends_in_the_same_files() {
             directly(&wish, unified, &mut files);
             assert_eq!(files, bypass, "created by {runtime:?}, unified {unified}");
 
-            let updated = update("c", &wish, runtime, unified, true).unwrap().linux.unwrap();
+            let updated = update("c", &wish, Dialect { runtime, unified }, true).unwrap().linux.unwrap();
             let mut files = BTreeMap::new();
             as_runc(&updated.resources.unwrap(), unified, &mut files);
             directly(&wish, unified, &mut files);
@@ -167,7 +167,7 @@ fn k8_what_a_runtime_is_told_alone_is_what_bypass_writes() {
                 continue;
             }
             let (mut told, mut written) = (BTreeMap::new(), BTreeMap::new());
-            let resources = update("c", &sample, Runtime::Crio, unified, true).unwrap().linux.unwrap().resources;
+            let resources = update("c", &sample, Dialect { runtime: Runtime::Crio, unified }, true).unwrap().linux.unwrap().resources;
             as_runc(&resources.unwrap(), unified, &mut told);
             directly(&sample, unified, &mut written);
             assert_eq!(told, written, "{name}, unified {unified}");

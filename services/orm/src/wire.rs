@@ -96,6 +96,7 @@ pub fn placement(placed: &PodPlacement) -> orm::PodPlacement {
         since_unix_ms: placed.since_unix_ms,
         request_source: placed.request_source.to_string(),
         decided_by: placed.decided_by.to_string(),
+        oci_properties: Default::default(),
     }
 }
 

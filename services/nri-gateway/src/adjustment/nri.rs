@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use oxalyst_nri::api;
 
-use super::{Field, Moment, Runtime, Value, Way, Wish};
+use super::{Dialect, Field, Moment, Value, Way, Wish};
 
 /// The adjustment of a container that is being created: what this runtime is told. `None` where that is nothing.
-pub fn adjustment(wish: &Wish, runtime: Runtime, unified: bool) -> Option<api::ContainerAdjustment> {
+pub fn adjustment(wish: &Wish, to: Dialect) -> Option<api::ContainerAdjustment> {
+    let Dialect { runtime, unified } = to;
     let told = wish.only(|row| row.way(Moment::Create, runtime, unified) == Way::Told);
     if told.is_empty() {
         return None;
@@ -38,10 +39,10 @@ pub fn adjustment(wish: &Wish, runtime: Runtime, unified: bool) -> Option<api::C
 pub fn update(
     container_id: &str,
     wish: &Wish,
-    runtime: Runtime,
-    unified: bool,
+    to: Dialect,
     ignore_failure: bool,
 ) -> Option<api::ContainerUpdate> {
+    let Dialect { runtime, unified } = to;
     let told = wish.only(|row| row.way(Moment::Update, runtime, unified) == Way::Told);
     (!told.is_empty()).then(|| api::ContainerUpdate {
         container_id: container_id.to_owned(),
@@ -106,8 +107,13 @@ fn unsigned(n: i64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Runtime;
     use super::*;
     use crate::placements::Cpuset;
+
+    fn to(runtime: Runtime, unified: bool) -> Dialect {
+        Dialect { runtime, unified }
+    }
 
     fn whole() -> Wish {
         let (wish, unusable) = Wish::read([
@@ -125,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_creation_carries_all_that_nri_has() {
-        let adjust = adjustment(&whole(), Runtime::Containerd, true).unwrap();
+        let adjust = adjustment(&whole(), to(Runtime::Containerd, true)).unwrap();
         assert_eq!((adjust.env[0].key.as_str(), adjust.annotations["x"].as_str()), ("A", "y"));
         let linux = adjust.linux.unwrap();
         assert_eq!(linux.oom_score_adj.unwrap().value, -5);
@@ -138,11 +144,11 @@ mod tests {
     #[test]
     fn an_update_carries_only_what_this_runtime_applies() {
         let of = |runtime, unified| {
-            update("c", &whole(), runtime, unified, true).unwrap().linux.unwrap().resources.unwrap()
+            update("c", &whole(), to(runtime, unified), true).unwrap().linux.unwrap().resources.unwrap()
         };
         let containerd = of(Runtime::Containerd, false);
         assert!(containerd.pids.is_none() && containerd.memory.is_none() && containerd.unified.is_empty());
         assert!(of(Runtime::Crio, false).pids.is_some());
-        assert!(update("c", &Wish::of_cpuset(&Cpuset::default()), Runtime::Crio, true, true).is_none());
+        assert!(update("c", &Wish::of_cpuset(&Cpuset::default()), to(Runtime::Crio, true), true).is_none());
     }
 }

@@ -8,7 +8,8 @@ use oxalyst_proto::gateway::v1::{AppliedContainer, RefusedPod};
 use oxalyst_proto::meta::v1::RuntimeSnapshot;
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
 
-use super::{Check, Claims, Due, Entrance, Phase, Roster, Seen};
+use super::{Census, Check, Claims, Due, Entrance, Phase, Roster, Seen, Taken};
+use crate::adjustment::Wish;
 use crate::pinning::{Change, Corrections};
 use crate::placements::Cpuset;
 
@@ -127,6 +128,26 @@ pub struct Wrote(pub Vec<String>);
 #[rtype(result = "()")]
 pub struct Applied(pub Vec<Change>);
 
+/// What the containers of this pod are to have beside CPUs and memory nodes.
+#[derive(Debug, Message)]
+#[rtype(result = "Wish")]
+pub struct Others(pub String);
+
+/// What of containers cannot be put into effect, and why.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reported(pub Vec<(String, String)>);
+
+/// What the tree of cgroups shows, where no runtime tells.
+#[derive(Debug, Message)]
+#[rtype(result = "Taken")]
+pub struct TakeCensus(pub Census);
+
+/// Nobody is going to tell more of these pods.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct SettleUnknown(pub Vec<String>);
+
 /// Everything that the runtime holds.
 #[derive(Debug, Message)]
 #[rtype(result = "RuntimeSnapshot")]
@@ -192,7 +213,11 @@ answers! {
     Resynchronise => |roster, Resynchronise(seen)| roster.resynchronise(seen);
     Wrote => |roster, Wrote(ids)| roster.wrote(&ids);
     Applied => |roster, Applied(changes)| roster.applied(&changes);
-    Holds => |roster, Holds| roster.snapshot(|_| true);
+    Others => |roster, Others(uid)| roster.others(&uid);
+    Reported => |roster, Reported(reports)| roster.reported(reports);
+    TakeCensus => |roster, TakeCensus(census)| roster.take_census(census);
+    SettleUnknown => |roster, SettleUnknown(uids)| roster.settle_unknown(&uids);
+    Holds => |roster, Holds| roster.holds();
     Ended => |roster, Ended(ids)| roster.ended(&ids);
     ToClaim => |roster, ToClaim| roster.claims();
     Listing => |roster, Listing| roster.listing();
