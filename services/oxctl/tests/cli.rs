@@ -6,7 +6,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use oxalyst_proto::gateway::v1::gateway_server::{Gateway, GatewayServer};
-use oxalyst_proto::gateway::v1::{AppliedContainer, ListContainersReply, ListContainersRequest};
+use oxalyst_proto::gateway::v1::{
+    AppliedContainer, DiagnoseReply, DiagnoseRequest, Finding, HandOverReply, HandOverRequest, ListContainersReply,
+    ListContainersRequest,
+};
 use oxalyst_proto::mesh::v1::introspection_server::{Introspection, IntrospectionServer};
 use oxalyst_proto::mesh::v1::{GetStatusRequest, Pending, Status as ServiceStatus};
 use oxalyst_proto::metrics::v1 as metrics;
@@ -64,6 +67,24 @@ impl Gateway for Imitation {
             containers: vec![container],
             ..ListContainersReply::default()
         }))
+    }
+
+    async fn hand_over(&self, _: Request<HandOverRequest>) -> Result<Response<HandOverReply>, Status> {
+        Err(Status::unimplemented("not asked here"))
+    }
+
+    async fn diagnose(&self, _: Request<DiagnoseRequest>) -> Result<Response<DiagnoseReply>, Status> {
+        let finding = |check: &str, verdict: &str| Finding {
+            check: check.into(),
+            verdict: verdict.into(),
+            detail: format!("{check} is {verdict}"),
+            remedy: if self.ready { String::new() } else { "set disable = false".into() },
+        };
+        let findings = match self.ready {
+            true => vec![finding("nri-enabled", "ok"), finding("kubelet-cpu-manager", "unknown")],
+            false => vec![finding("nri-enabled", "fault"), finding("kubelet-cpu-manager", "warning")],
+        };
+        Ok(Response::new(DiagnoseReply { findings }))
     }
 }
 
