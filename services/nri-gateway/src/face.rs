@@ -8,7 +8,7 @@ use oxalyst_proto::gateway::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use crate::hands::Hands;
+use crate::diagnosis::Diagnosis;
 use crate::roster::{Listing, Refused, Roster};
 
 /// The gRPC face.
@@ -20,8 +20,8 @@ pub struct Face {
     pub synchronised: watch::Receiver<bool>,
     /// Last heard name of the runtime.
     pub runtime: watch::Receiver<String>,
-    /// Whose turn it is.
-    pub hands: Hands,
+    /// What stands in the way.
+    pub diagnosis: Diagnosis,
     /// Told true when a successor asked.
     pub handed_over: watch::Sender<bool>,
 }
@@ -40,7 +40,7 @@ impl Gateway for Face {
             runtime: self.runtime.borrow().clone(),
             containers,
             refused,
-            mode: self.hands.way().name().to_owned(),
+            mode: self.diagnosis.way().name().to_owned(),
         }))
     }
 
@@ -52,6 +52,6 @@ impl Gateway for Face {
     }
 
     async fn diagnose(&self, _: Request<DiagnoseRequest>) -> Result<Response<DiagnoseReply>, Status> {
-        Ok(Response::new(DiagnoseReply { findings: Vec::new() }))
+        Ok(Response::new(DiagnoseReply { findings: self.diagnosis.findings().await }))
     }
 }

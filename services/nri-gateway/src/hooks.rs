@@ -3,12 +3,14 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use actix::Addr;
 use oxalyst_nri::api::{
     ConfigureRequest, ConfigureResponse, CreateContainerRequest, CreateContainerResponse, Event, PodSandbox,
     StopContainerRequest, StopContainerResponse, UpdateContainerRequest, UpdateContainerResponse,
+    ValidateContainerAdjustmentRequest, ValidateContainerAdjustmentResponse,
 };
 use oxalyst_nri::events::mask_for;
 use oxalyst_nri::plugin::{Happened, Plugin};
@@ -19,18 +21,19 @@ use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use tokio::sync::watch;
 
 use crate::adjustment::{Dialect, Runtime};
+use crate::diagnosis::Diagnosis;
 use crate::duties::{Duties, reconcile};
 use crate::kernel::Kernel;
 use crate::mender::Nudge;
 use crate::metrics::Metrics;
 use crate::orm::{Orm, OrmError};
 use crate::owner::Calls;
-use crate::pinning::Change;
+use crate::pinning::{Change, difference};
 use crate::placements::Cpuset;
 use crate::policy;
 use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefusedAgain,
+    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox, RefusedAgain,
     RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resynchronise, Roster, Seen, Standing,
     StopSandbox, ToCheck, Wrote,
 };
@@ -46,6 +49,9 @@ const LOOK_DEADLINE: Duration = Duration::from_millis(500);
 
 /// How long after a reply its updates are looked for in the kernel.
 const AFTER_REPLY: Duration = Duration::from_millis(250);
+
+/// Events beyond those that every runtime knows, asked for where it tells a version of NRI.
+pub const NEWER: [Event; 2] = [Event::PostUpdatePodSandbox, Event::ValidateContainerAdjustment];
 
 /// What the hooks of every session share.
 #[derive(Clone, Debug)]
@@ -66,6 +72,10 @@ pub struct HooksContext {
     pub metrics: Metrics,
     /// Calls that are being answered.
     pub calls: Calls,
+    /// Hears what stands in the way.
+    pub diagnosis: Diagnosis,
+    /// Whether events are asked for that not every runtime knows: until one has refused them.
+    pub newer_events: Arc<AtomicBool>,
 }
 
 /// The hooks of one session.
@@ -107,6 +117,7 @@ impl Hooks {
 
 impl Plugin for Hooks {
     async fn configure(&mut self, request: ConfigureRequest) -> Result<ConfigureResponse, Status> {
+        self.context.diagnosis.configured(&request);
         let refuse_at = self.context.settings.refuse_at;
         self.refused_at = refuse_at.stage(&request.runtime_name, &request.runtime_version);
         self.dialect = Dialect {
@@ -114,7 +125,8 @@ impl Plugin for Hooks {
             unified: self.context.kernel.is_unified(LOOK_DEADLINE).await.unwrap_or_default(),
         };
         self.runtime = format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned();
-        Ok(ConfigureResponse { events: mask_for(&request, &[]) })
+        let newer = if self.context.newer_events.load(Ordering::Relaxed) { &NEWER[..] } else { &[] };
+        Ok(ConfigureResponse { events: mask_for(&request, newer) })
     }
 
     async fn synchronize(&mut self, list: Inventory) -> Result<Vec<api::ContainerUpdate>, Status> {
@@ -144,7 +156,8 @@ impl Plugin for Hooks {
         request: UpdateContainerRequest,
     ) -> Result<UpdateContainerResponse, Status> {
         let Some(container) = request.container else { return Err(incomplete("UpdateContainer")) };
-        let update = self.timed("UpdateContainer", self.context.update_container(container.id)).await?;
+        let told = request.linux_resources.and_then(|r| r.cpu).map(|cpu| cpu.cpus).unwrap_or_default();
+        let update = self.timed("UpdateContainer", self.context.update_container(container.id, told)).await?;
         Ok(UpdateContainerResponse { update, evict: Vec::new() })
     }
 
@@ -157,6 +170,13 @@ impl Plugin for Hooks {
         let moved = Moved { container: translate::container(container), phase: Phase::Stopped };
         self.timed("StopContainer", self.context.ask(moved)).await?;
         Ok(StopContainerResponse::default())
+    }
+
+    async fn validate_adjustment(
+        &mut self,
+        request: ValidateContainerAdjustmentRequest,
+    ) -> Result<ValidateContainerAdjustmentResponse, Status> {
+        self.timed("ValidateContainerAdjustment", self.context.validate(request)).await
     }
 
     async fn happened(&mut self, happened: Happened) -> Result<(), Status> {
@@ -180,6 +200,9 @@ impl Plugin for Hooks {
                 context.ask(Moved { container, phase: Phase::Running }).await?;
                 context.nudge.now();
                 Ok(())
+            }
+            (Event::PostUpdatePodSandbox, _) => {
+                context.ask(RefreshSandbox(translate::sandbox(pod))).await
             }
             (Event::PostUpdateContainer, _) => {
                 context.nudge.now();
@@ -350,11 +373,50 @@ impl HooksContext {
     }
 
     /// Our cpuset stands, whoever asks for another; the rest of the request passes.
-    async fn update_container(&self, id: String) -> Result<Vec<api::ContainerUpdate>, Status> {
+    async fn update_container(
+        &self,
+        id: String,
+        told: String,
+    ) -> Result<Vec<api::ContainerUpdate>, Status> {
         let Some(cpuset) = self.ask(Standing(id.clone())).await? else { return Ok(Vec::new()) };
+        let asked = Cpuset { cpus: told, mems: String::new() };
+        if !asked.cpus.is_empty() && difference(Some(&asked), &cpuset).cpus {
+            tracing::info!(container = %id, told = %asked.cpus, ours = %cpuset.cpus, "asked for other CPUs: ours stand");
+            self.metrics.foreign_cpuset();
+            self.diagnosis.foreign_cpuset(&id, &asked.cpus, &cpuset.cpus);
+        }
         let answer = translate::update(&id, &cpuset, false);
         self.ask(Applied(vec![Change { container_id: id, cpuset }])).await?;
         Ok(answer.into_iter().collect())
+    }
+
+    /// The last word before a container is made. Another plugin's on its CPUs is told, and not refused: once the container runs,
+    /// its CPUs are made ours again.
+    async fn validate(
+        &self,
+        request: ValidateContainerAdjustmentRequest,
+    ) -> Result<ValidateContainerAdjustmentResponse, Status> {
+        let ValidateContainerAdjustmentRequest { container, adjust, owners, .. } = request;
+        let id = container.map(|container| container.id).unwrap_or_default();
+        let cpus = adjust
+            .and_then(|adjust| adjust.linux)
+            .and_then(|linux| linux.resources)
+            .and_then(|resources| resources.cpu)
+            .map(|cpu| cpu.cpus)
+            .unwrap_or_default();
+        let Some(ours) = self.ask(Standing(id.clone())).await? else {
+            return Ok(ValidateContainerAdjustmentResponse::default());
+        };
+        let theirs = Cpuset { cpus, mems: String::new() };
+        if !theirs.cpus.is_empty() && difference(Some(&theirs), &ours).cpus {
+            let field = i32::from(api::Field::CpuSetCpUs);
+            let owner = owners.and_then(|all| all.owners.get(&id).and_then(|of| of.simple.get(&field).cloned()));
+            let owner = owner.unwrap_or_else(|| "another plugin".to_owned());
+            let what = format!("{owner} set CPUs {} for container {id}, ours are {}", theirs.cpus, ours.cpus);
+            tracing::warn!(container = %id, %owner, theirs = %theirs.cpus, ours = %ours.cpus, "another plugin set a container's CPUs");
+            self.diagnosis.conflict(what);
+        }
+        Ok(ValidateContainerAdjustmentResponse::default())
     }
 
     /// Its cgroup exists and its program has not begun. An update that the runtime dropped is made good here.

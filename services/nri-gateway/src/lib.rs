@@ -3,11 +3,13 @@
 //! Rooms: [`session`] (connects for ever), [`hooks`] (answers the runtime's calls), [`roster`] (owns what runs and what was
 //! applied), [`orm`] (asks for decisions, follows them), [`mender`] (makes what runs agree with them), [`kernel`] (the cpuset
 //! files), [`bypass`] (the same without a runtime that tells), [`hands`] (whose turn it is), [`owner`] (which of two gateways),
+//! [`diagnosis`] (what stands in the way),
 //! [`duties`] (releases and reconciliations), [`meta_link`] (tells the meta-server). Pure: [`adjustment`], [`placements`],
 //! [`pinning`], [`policy`], [`refuse_at`], [`translate`].
 
 pub mod adjustment;
 pub mod bypass;
+pub mod diagnosis;
 pub mod duties;
 pub mod face;
 pub mod hands;
@@ -83,6 +85,12 @@ fn start(settings: Settings, mesh: &Mesh) -> Started {
     let (runtime, runtime_name) = watch::channel(String::new());
     let settings = Arc::new(settings);
     let calls = owner::Calls::default();
+    let diagnosis = diagnosis::Diagnosis::new(
+        mesh.host_root.clone(),
+        settings.clone(),
+        hands.clone(),
+        mesh.facts.clone(),
+    );
     let mut tasks = JoinSet::new();
 
     let meta = oxalyst_mesh::connect(&mesh.run_dir, "meta-server");
@@ -132,6 +140,8 @@ fn start(settings: Settings, mesh: &Mesh) -> Started {
             nudge,
             metrics,
             calls: calls.clone(),
+            diagnosis: diagnosis.clone(),
+            newer_events: Arc::new(true.into()),
         };
         let context = session::SessionContext {
             hooks,
@@ -146,7 +156,7 @@ fn start(settings: Settings, mesh: &Mesh) -> Started {
     }
     let (handed_over, is_handed_over) = watch::channel(false);
     let face =
-        face::Face { roster, synchronised: is_synchronised, runtime: runtime_name, hands, handed_over };
+        face::Face { roster, synchronised: is_synchronised, runtime: runtime_name, diagnosis, handed_over };
     Started { routes: Routes::new(GatewayServer::new(face)), tasks, calls, handed_over: is_handed_over }
 }
 

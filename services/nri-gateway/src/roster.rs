@@ -18,7 +18,7 @@ use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use oxalyst_topology::CpuSet;
 
 pub use actor::{
-    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, Others, PutSandbox, Refused,
+    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, Others, PutSandbox, RefreshSandbox, Refused,
     RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resynchronise,
     SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, Wrote,
 };
@@ -132,6 +132,15 @@ impl Roster {
         self.feed.tell(Event::Sandbox(sandbox.clone()));
         let lodging = Lodging { entrance, stopped: false, listed: false, found: false, sandbox };
         self.sandboxes.insert(lodging.sandbox.sandbox_id.clone(), lodging);
+    }
+
+    fn refresh_sandbox(&mut self, sandbox: Sandbox) {
+        if let Some(lodging) = self.sandboxes.get_mut(&sandbox.sandbox_id)
+            && lodging.sandbox != sandbox
+        {
+            self.feed.tell(Event::Sandbox(sandbox.clone()));
+            lodging.sandbox = sandbox;
+        }
     }
 
     fn refused_before(&self, id: &str) -> Option<String> {

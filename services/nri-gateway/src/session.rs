@@ -4,6 +4,7 @@ use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use oxalyst_backoff::Backoff;
@@ -100,14 +101,24 @@ pub async fn run(context: SessionContext, condition: Condition) {
         if context.hands.way() == Way::Nri {
             context.hands.go(Way::Nobody);
         }
-        if context.synchronised.send_replace(false) {
+        let was_synchronised = context.synchronised.send_replace(false);
+        if was_synchronised {
             context.knows.send_replace(false);
             sessions += 1;
             context.hooks.metrics.connected.set(0);
             context.hooks.metrics.reconnects.inc();
             context.facts.set("reconnects", sessions);
         }
-        let reason = end.to_string();
+        if let SessionError::Ended(_) | SessionError::NotSynchronised = end
+            && !was_synchronised
+            && context.hooks.newer_events.swap(false, Ordering::Relaxed)
+        {
+            tracing::info!("the session ended before it was synchronised: asks for the oldest events only from now on");
+        }
+        let mut reason = end.to_string();
+        if let Some(why) = context.hooks.diagnosis.failed(&reason).await {
+            reason = format!("{reason}; {why}");
+        }
         condition.pending(match context.hands.way() {
             Way::Bypass => format!("bypass mode is at work: {reason}"),
             Way::Nri | Way::Nobody => reason.clone(),
@@ -165,6 +176,7 @@ async fn once(
     context.hooks.metrics.connected.set(1);
     context.runtime.send_replace(sync.runtime.clone());
     context.hands.go(Way::Nri);
+    context.hooks.diagnosis.connected();
     context.synchronised.send_replace(true);
     context.knows.send_replace(true);
     condition.fulfilled();

@@ -323,3 +323,19 @@ fn metrics_can_be_listed_watched_and_their_sources_told() {
     let (code, out, err) = oxctl(dir.path(), &["metrics", "top"]);
     assert!(code == Some(0) && out.contains("CONTAINER"), "{out}{err}");
 }
+
+#[test]
+fn doctor_says_what_stands_in_the_way_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    SERVICES.iter().for_each(|s| serve(dir.path(), s, true));
+    let (code, out, err) = oxctl(dir.path(), &["doctor"]);
+    assert!(code == Some(0) && out.contains("nri-enabled") && out.contains("unknown"), "{out}{err}");
+    let dir = tempfile::tempdir().unwrap();
+    serve(dir.path(), "nri-gateway", false);
+    let (code, out, _) = oxctl(dir.path(), &["doctor"]);
+    let row = |check: &str| out.lines().find(|l| l.starts_with(check)).unwrap_or_else(|| panic!("{out}"));
+    assert_eq!(code, Some(1));
+    assert!(row("nri-enabled").contains("fault") && row("nri-enabled").contains("set disable = false"));
+    assert!(row("nri-gateway").contains("orm-stream: no orm yet"), "{out}");
+    assert!(row("orm").contains("does not listen on"), "{out}");
+}

@@ -36,6 +36,11 @@ pub struct PutSandbox {
     pub entrance: Entrance,
 }
 
+/// A sandbox that is there told other resources.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RefreshSandbox(pub Sandbox);
+
 /// The message with which this sandbox's pod was refused, if it was and its sandbox runs all the same.
 #[derive(Debug, Message)]
 #[rtype(result = "Option<String>")]
@@ -198,6 +203,7 @@ macro_rules! answers {
 answers! {
     Replace => |roster, Replace { sandboxes, containers }| roster.replace(sandboxes, containers);
     PutSandbox => |roster, PutSandbox { sandbox, entrance }| roster.put_sandbox(sandbox, entrance);
+    RefreshSandbox => |roster, RefreshSandbox(sandbox)| roster.refresh_sandbox(sandbox);
     RefusedBefore => |roster, RefusedBefore(id)| roster.refused_before(&id);
     RefusedAgain => |roster, RefusedAgain { sandbox_id, message }| roster.refused_again(&sandbox_id, message);
     StopSandbox => |roster, StopSandbox(id)| roster.stop_sandbox(&id);

@@ -184,6 +184,13 @@ impl Plain {
         task.await.unwrap();
     }
 
+    /// Ends the gateway that was started last, and waits for it.
+    pub async fn stop_last(&mut self) {
+        let (stop, task) = self.gateways.pop().unwrap();
+        let _ = stop.send(());
+        task.await.unwrap();
+    }
+
     pub fn reads(&self, path: &str, file: &str) -> String {
         let hierarchy = Hierarchy::detect(&self.host_root()).unwrap();
         let dir = hierarchy.dir(Controller::Cpuset, &CgroupPath::new(path).unwrap()).unwrap();
