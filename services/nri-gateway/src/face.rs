@@ -3,7 +3,8 @@
 use actix::Addr;
 use oxalyst_proto::gateway::v1::gateway_server::Gateway;
 use oxalyst_proto::gateway::v1::{
-    DiagnoseReply, DiagnoseRequest, HandOverReply, HandOverRequest, ListContainersReply, ListContainersRequest,
+    DiagnoseReply, DiagnoseRequest, HandOverReply, HandOverRequest, ListContainersReply,
+    ListContainersRequest,
 };
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};

@@ -102,9 +102,15 @@ impl Hands {
         self.metrics.mode(way.name());
         self.facts.set("mode", way.name());
         match way {
-            Way::Bypass => tracing::warn!("bypass mode: decisions are written to the kernel's files directly"),
+            Way::Bypass => {
+                tracing::warn!("bypass mode: decisions are written to the kernel's files directly")
+            }
             Way::Nri | Way::Nobody => {
-                tracing::info!(mode = way.name(), before = before.name(), "the way in which decisions are applied changed");
+                tracing::info!(
+                    mode = way.name(),
+                    before = before.name(),
+                    "the way in which decisions are applied changed"
+                );
             }
         }
     }

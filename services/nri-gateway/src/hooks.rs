@@ -33,9 +33,9 @@ use crate::placements::Cpuset;
 use crate::policy;
 use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox, RefusedAgain,
-    RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resynchronise, Roster, Seen, Standing,
-    StopSandbox, ToCheck, Wrote,
+    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox,
+    RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resynchronise, Roster,
+    Seen, Standing, StopSandbox, ToCheck, Wrote,
 };
 use crate::session::Synchronised;
 use crate::settings::Settings;
@@ -201,9 +201,7 @@ impl Plugin for Hooks {
                 context.nudge.now();
                 Ok(())
             }
-            (Event::PostUpdatePodSandbox, _) => {
-                context.ask(RefreshSandbox(translate::sandbox(pod))).await
-            }
+            (Event::PostUpdatePodSandbox, _) => context.ask(RefreshSandbox(translate::sandbox(pod))).await,
             (Event::PostUpdateContainer, _) => {
                 context.nudge.now();
                 Ok(())
@@ -373,11 +371,7 @@ impl HooksContext {
     }
 
     /// Our cpuset stands, whoever asks for another; the rest of the request passes.
-    async fn update_container(
-        &self,
-        id: String,
-        told: String,
-    ) -> Result<Vec<api::ContainerUpdate>, Status> {
+    async fn update_container(&self, id: String, told: String) -> Result<Vec<api::ContainerUpdate>, Status> {
         let Some(cpuset) = self.ask(Standing(id.clone())).await? else { return Ok(Vec::new()) };
         let asked = Cpuset { cpus: told, mems: String::new() };
         if !asked.cpus.is_empty() && difference(Some(&asked), &cpuset).cpus {
@@ -410,7 +404,8 @@ impl HooksContext {
         let theirs = Cpuset { cpus, mems: String::new() };
         if !theirs.cpus.is_empty() && difference(Some(&theirs), &ours).cpus {
             let field = i32::from(api::Field::CpuSetCpUs);
-            let owner = owners.and_then(|all| all.owners.get(&id).and_then(|of| of.simple.get(&field).cloned()));
+            let owner =
+                owners.and_then(|all| all.owners.get(&id).and_then(|of| of.simple.get(&field).cloned()));
             let owner = owner.unwrap_or_else(|| "another plugin".to_owned());
             let what = format!("{owner} set CPUs {} for container {id}, ours are {}", theirs.cpus, ours.cpus);
             tracing::warn!(container = %id, %owner, theirs = %theirs.cpus, ours = %ours.cpus, "another plugin set a container's CPUs");

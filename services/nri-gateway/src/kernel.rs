@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oxalyst_cgroups::{CgroupPath, CpusetFile, CpusetFiles, CpusetState, Hierarchy, set_cpuset, write_verified};
+use oxalyst_cgroups::{
+    CgroupPath, CpusetFile, CpusetFiles, CpusetState, Hierarchy, set_cpuset, write_verified,
+};
 use tokio::sync::Semaphore;
 
 use crate::pinning::{Change, difference};
@@ -236,7 +238,8 @@ impl Look {
                 Some(wanted) => {
                     let left = difference(Some(&held), wanted);
                     let mems = left.mems && whole.as_ref() == Some(&check.container_id);
-                    let part = |is_due: bool, list: &String| if is_due { list.clone() } else { String::new() };
+                    let part =
+                        |is_due: bool, list: &String| if is_due { list.clone() } else { String::new() };
                     Cpuset { cpus: part(left.cpus, &wanted.cpus), mems: part(mems, &wanted.mems) }
                 }
             },

@@ -11,11 +11,11 @@ use oxalyst_nri::plugin::RuntimeClient;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::adjustment::{self, Dialect};
 use crate::duties::Duties;
 use crate::kernel::Kernel;
 use crate::metrics::Metrics;
 use crate::pinning::{Change, Corrections};
-use crate::adjustment::{self, Dialect};
 use crate::roster::{Applied, Check, Observed, Reported, Roster, Seen, ToCheck};
 use crate::translate::update;
 

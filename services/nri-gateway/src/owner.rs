@@ -20,6 +20,9 @@ use crate::{SERVICE, Settings, Started, start};
 /// How often the lock is tried.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// How long one that handed over leaves the lock to its successor.
+const YIELD: Duration = Duration::from_secs(1);
+
 /// How often the holder is asked.
 const ASK: Duration = Duration::from_secs(5);
 
@@ -107,6 +110,9 @@ pub(crate) async fn serve(
 async fn own(mesh: &Mesh, asks: bool) -> Result<Bound, BindError> {
     let mut asked: Option<Instant> = None;
     let mut told = false;
+    if !asks {
+        tokio::time::sleep(YIELD).await;
+    }
     loop {
         match mesh.bind() {
             Err(BindError::InUse { socket, .. }) => {

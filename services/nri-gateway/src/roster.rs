@@ -18,8 +18,8 @@ use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use oxalyst_topology::CpuSet;
 
 pub use actor::{
-    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, Others, PutSandbox, RefreshSandbox, Refused,
-    RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resynchronise,
+    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, Others, PutSandbox, RefreshSandbox,
+    Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resynchronise,
     SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, Wrote,
 };
 pub use claims::{Claims, Idle};

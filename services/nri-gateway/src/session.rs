@@ -113,7 +113,9 @@ pub async fn run(context: SessionContext, condition: Condition) {
             && !was_synchronised
             && context.hooks.newer_events.swap(false, Ordering::Relaxed)
         {
-            tracing::info!("the session ended before it was synchronised: asks for the oldest events only from now on");
+            tracing::info!(
+                "the session ended before it was synchronised: asks for the oldest events only from now on"
+            );
         }
         let mut reason = end.to_string();
         if let Some(why) = context.hooks.diagnosis.failed(&reason).await {

@@ -110,9 +110,8 @@ fn directly(wish: &Wish, unified: bool, files: &mut BTreeMap<String, String>) {
         }
     }
     let before = files.clone();
-    let now = |_: Target, file: &str| {
-        Some(before.get(file).cloned().unwrap_or_else(|| fresh(file).to_owned()))
-    };
+    let now =
+        |_: Target, file: &str| Some(before.get(file).cloned().unwrap_or_else(|| fresh(file).to_owned()));
     for write in writes(&wish.without_cpuset(), unified, &now).writes {
         files.insert(write.file, write.text);
     }
@@ -167,7 +166,11 @@ fn k8_what_a_runtime_is_told_alone_is_what_bypass_writes() {
                 continue;
             }
             let (mut told, mut written) = (BTreeMap::new(), BTreeMap::new());
-            let resources = update("c", &sample, Dialect { runtime: Runtime::Crio, unified }, true).unwrap().linux.unwrap().resources;
+            let resources = update("c", &sample, Dialect { runtime: Runtime::Crio, unified }, true)
+                .unwrap()
+                .linux
+                .unwrap()
+                .resources;
             as_runc(&resources.unwrap(), unified, &mut told);
             directly(&sample, unified, &mut written);
             assert_eq!(told, written, "{name}, unified {unified}");

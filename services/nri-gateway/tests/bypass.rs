@@ -34,7 +34,9 @@ fn places(uid: &str, id: &str) -> Vec<String> {
         format!("kubepods/pod{uid}/kata_{id}"),
         format!("kubelet/kubepods/burstable/pod{uid}/{id}"),
         format!("kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-{id}.scope"),
-        format!("kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/crio-{id}.scope"),
+        format!(
+            "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/crio-{id}.scope"
+        ),
         format!(
             "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/\
              kubelet-kubepods-burstable-pod{slice}.slice/cri-containerd-{id}.scope"
@@ -58,10 +60,14 @@ async fn c08_c10_c13_pods_are_pinned_in_every_tree_by_every_driver_and_runtime()
             node.start();
             node.runs_on(&dedicated, "3").await;
             node.runs_on(&shared, "0-2").await;
-            let settled = async || node.applied("c2").await.filter(|c2| c2.kernel_cpus.as_deref() == Some("3"));
+            let settled =
+                async || node.applied("c2").await.filter(|c2| c2.kernel_cpus.as_deref() == Some("3"));
             let applied = until("the kernel is read back", settled).await;
             assert_eq!(applied.kernel_mems.as_deref(), Some("0"), "{layout:?} {dedicated}");
-            assert_eq!((applied.pod.as_str(), applied.name.as_str()), (format!("pod-{other}").as_str(), "main"));
+            assert_eq!(
+                (applied.pod.as_str(), applied.name.as_str()),
+                (format!("pod-{other}").as_str(), "main")
+            );
             node.stop_first().await;
         }
     }
@@ -74,9 +80,12 @@ async fn nothing_is_written_that_is_so_already() {
     node.meta.set(vec![listed("a", "dedicated_cores", "a1")]);
     node.start();
     node.runs_on("kubepods/poda/a1", "3").await;
-    until("seen to hold", async || node.applied("a1").await.filter(|a| a.kernel_cpus.as_deref() == Some("3")))
-        .await;
-    let file = fixture.dir(Controller::Cpuset, &CgroupPath::new("kubepods/poda/a1").unwrap()).join("cpuset.cpus");
+    until("seen to hold", async || {
+        node.applied("a1").await.filter(|a| a.kernel_cpus.as_deref() == Some("3"))
+    })
+    .await;
+    let file =
+        fixture.dir(Controller::Cpuset, &CgroupPath::new("kubepods/poda/a1").unwrap()).join("cpuset.cpus");
     let before = fs::metadata(&file).unwrap().modified().unwrap();
     let rounds = node.orm.log().iter().filter(|call| call.starts_with("reconcile")).count();
     until("three more comparisons of everything", async || {
@@ -100,7 +109,10 @@ async fn k7_a_container_nobody_told_of_follows_the_share_pool_and_is_marked_unti
         node.meta.told().filter(|told| told.sandboxes.iter().any(|s| s.pod_uid == "x"))
     })
     .await;
-    assert!(told.containers.iter().all(|c| !c.name.is_empty()), "a nameless one would stand beside the named");
+    assert!(
+        told.containers.iter().all(|c| !c.name.is_empty()),
+        "a nameless one would stand beside the named"
+    );
     node.meta.set(vec![listed("d", "dedicated_cores", "d1"), listed("x", "dedicated_cores", "x1")]);
     node.runs_on("kubepods/podx/x1", "2").await;
     until("the mark goes", async || node.applied("x1").await.filter(|x| x.marks.is_empty())).await;
@@ -199,7 +211,8 @@ async fn somebody_who_keeps_changing_a_container_is_named_and_it_is_mended_all_t
     node.start();
     for _ in 0..4 {
         node.runs_on("kubepods/podd/d1", "3").await;
-        until("seen", async || node.applied("d1").await.filter(|d| d.kernel_cpus.as_deref() == Some("3"))).await;
+        until("seen", async || node.applied("d1").await.filter(|d| d.kernel_cpus.as_deref() == Some("3")))
+            .await;
         fixture.set(Controller::Cpuset, &path, "cpuset.cpus", "0\n").unwrap();
     }
     until("contended", async || {
@@ -372,8 +385,10 @@ async fn c08_processes_move_on_the_kernel_of_this_machine() {
     let score = || fs::read_to_string(format!("/proc/{dedicated}/oom_score_adj")).unwrap();
     until("the OOM score", async || (score().trim() == "321").then_some(())).await;
     let at = node.host_root().join("sys/fs/cgroup/cpu/kubepods/podd/d1");
-    until("the quota", async || (read_text(&at.join("cpu.cfs_quota_us")).unwrap() == "50000").then_some(())).await;
-    until("the burst", async || (read_text(&at.join("cpu.cfs_burst_us")).unwrap() == "10000").then_some(())).await;
+    until("the quota", async || (read_text(&at.join("cpu.cfs_quota_us")).unwrap() == "50000").then_some(()))
+        .await;
+    until("the burst", async || (read_text(&at.join("cpu.cfs_burst_us")).unwrap() == "10000").then_some(()))
+        .await;
     node.stop_first().await;
     drop(own);
 }

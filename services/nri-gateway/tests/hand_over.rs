@@ -18,13 +18,18 @@ async fn session(
     pods: Vec<PodSandbox>,
     containers: Vec<Container>,
 ) -> (RuntimeSession, Vec<ContainerUpdate>) {
-    let (socket, _) = listener.accept().await.unwrap();
+    let connected = tokio::time::timeout(support::SOON, listener.accept()).await;
+    let (socket, _) = connected.expect("nobody connects").unwrap();
     let mut session = RuntimeSession::start(socket, node.cgroups.clone(), RuntimeOptions::default());
     session.registered().await.unwrap();
     session.configure("containerd", "v2.2.6").await.unwrap();
     let updates = session.synchronize(pods, containers).await.unwrap();
     updates.iter().for_each(|update| node.cgroups.apply(update));
     (session, updates)
+}
+
+async fn ended(session: &RuntimeSession) {
+    tokio::time::timeout(support::SOON, session.ended()).await.expect("the session goes on");
 }
 
 /// Two machines' worth of support share one folder here: the runtime with its cgroups, and the services.
@@ -54,7 +59,7 @@ async fn n11_the_old_one_hands_over_and_what_started_in_between_is_swept() {
 
     // The new one comes; the old one ends its session by itself.
     node.start_gateway();
-    first.ended().await;
+    ended(&first).await;
     // In the gap the runtime starts a container that nobody adjusts.
     runtime.cgroups.make(&running("a", "a1"));
     let pods = vec![dedicated.clone(), pod("a", "shared_cores")];
@@ -78,11 +83,11 @@ async fn the_old_one_serves_again_if_the_new_one_ends() {
     node.start();
     let (first, _) = session(&listener, &runtime, vec![], vec![]).await;
     node.start_gateway();
-    first.ended().await;
+    ended(&first).await;
     let (second, _) = session(&listener, &runtime, vec![], vec![]).await;
     node.mode("nri").await;
     node.stop_last().await;
-    second.ended().await;
+    ended(&second).await;
     let (third, _) = session(&listener, &runtime, vec![], vec![]).await;
     node.mode("nri").await;
     assert!(third.end_reason().is_none());

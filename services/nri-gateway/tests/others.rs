@@ -68,7 +68,11 @@ async fn a_kubelet_with_a_cpu_manager_of_its_own_gets_our_cpus_and_its_other_wis
     assert_eq!(cpus_of(&reply.update[0]).0, "3");
     let resources = reply.update[0].linux.clone().unwrap().resources.unwrap();
     let cpu = resources.cpu.unwrap();
-    assert_eq!((cpu.shares, cpu.quota, resources.memory), (None, None, None), "the rest passes as it was asked");
+    assert_eq!(
+        (cpu.shares, cpu.quota, resources.memory),
+        (None, None, None),
+        "the rest passes as it was asked"
+    );
     let found = finding(&node, "cpu-managers").await;
     assert!(found.verdict == "warning" && found.detail.contains("two CPU managers"), "{found:?}");
     assert_eq!(node.fact("foreign_cpusets").await, "1");
@@ -114,7 +118,12 @@ async fn updates_out_of_turn_come_in_batches_and_only_for_what_differs() {
 #[actix::test]
 async fn k8_what_is_decided_beside_cpus_is_told_at_creation_and_written_where_the_runtime_cannot() {
     let (node, session) = Node::up().await;
-    node.orm.properties(&[("PidsLimit", "99"), ("CpuBurst", "5000"), ("Env/A", "b"), ("MemoryMinInBytes", "4096")]);
+    node.orm.properties(&[
+        ("PidsLimit", "99"),
+        ("CpuBurst", "5000"),
+        ("Env/A", "b"),
+        ("MemoryMinInBytes", "4096"),
+    ]);
     let reply = node.create_after_sandbox(&session, &pod("a", "shared_cores"), "a1").await;
     let adjust = reply.adjust.clone().unwrap();
     assert_eq!((adjust.env[0].key.as_str(), adjust.env[0].value.as_str()), ("A", "b"));

@@ -7,8 +7,8 @@ use std::process::{Command, Output};
 
 use oxalyst_proto::gateway::v1::gateway_server::{Gateway, GatewayServer};
 use oxalyst_proto::gateway::v1::{
-    AppliedContainer, DiagnoseReply, DiagnoseRequest, Finding, HandOverReply, HandOverRequest, ListContainersReply,
-    ListContainersRequest,
+    AppliedContainer, DiagnoseReply, DiagnoseRequest, Finding, HandOverReply, HandOverRequest,
+    ListContainersReply, ListContainersRequest,
 };
 use oxalyst_proto::mesh::v1::introspection_server::{Introspection, IntrospectionServer};
 use oxalyst_proto::mesh::v1::{GetStatusRequest, Pending, Status as ServiceStatus};

@@ -100,7 +100,11 @@ mod tests {
             assert_eq!(high.steps(low, unified)[0], Step::Burst(100_000));
             assert_eq!(low.steps(high, unified)[1], Step::Burst(200_000));
         }
-        assert_eq!(high.steps(band(100_000, 100_000, 200_000), true)[0], Step::Burst(100_000), "cut to the quota");
+        assert_eq!(
+            high.steps(band(100_000, 100_000, 200_000), true)[0],
+            Step::Burst(100_000),
+            "cut to the quota"
+        );
     }
 
     proptest! {

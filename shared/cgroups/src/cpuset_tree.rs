@@ -202,7 +202,8 @@ mod tests {
     #[test]
     fn c01_cgroups_within_a_container_follow_it_on_v1_and_stay_on_v2() {
         for (layout, inner, small) in [(Layout::V1, "0-1", "0"), (Layout::V2, "0-3", "0,3")] {
-            let paths = [("kubepods/pod1/c", "0-3"), ("kubepods/pod1/c/a", "0-3"), ("kubepods/pod1/c/b", "0,3")];
+            let paths =
+                [("kubepods/pod1/c", "0-3"), ("kubepods/pod1/c/a", "0-3"), ("kubepods/pod1/c/b", "0,3")];
             let (_dir, h) = tree(layout, &paths);
             set(&h, "kubepods/pod1/c", "0-1").unwrap();
             let held = (cpus(&h, "kubepods/pod1/c/a"), cpus(&h, "kubepods/pod1/c/b"));
@@ -231,6 +232,9 @@ mod tests {
         let (dir, h) = tree(Layout::V2, &[("kubepods/pod1/c", "0")]);
         fs::remove_file(dir.path().join("sys/fs/cgroup/kubepods/pod1/c/cpuset.cpus")).unwrap();
         let error = set(&h, "kubepods/pod1/c", "1").unwrap_err().to_string();
-        assert!(error.contains("cpuset is not available") && error.contains("cgroup.subtree_control"), "{error}");
+        assert!(
+            error.contains("cpuset is not available") && error.contains("cgroup.subtree_control"),
+            "{error}"
+        );
     }
 }

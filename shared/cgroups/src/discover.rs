@@ -117,7 +117,8 @@ pub fn pod_roots(hierarchy: &Hierarchy) -> Result<Vec<CgroupPath>, Error> {
         for at in level {
             let Ok(entries) = fs::read_dir(at.under(mount)) else { continue };
             for entry in entries.filter_map(Result::ok) {
-                let (Ok(name), Ok(true)) = (entry.file_name().into_string(), entry.file_type().map(|t| t.is_dir()))
+                let (Ok(name), Ok(true)) =
+                    (entry.file_name().into_string(), entry.file_type().map(|t| t.is_dir()))
                 else {
                     continue;
                 };
@@ -221,8 +222,10 @@ fn container_id(name: &str, driver: Driver) -> Option<&str> {
     if stem.starts_with("crio-conmon-") || stem.starts_with("conmon-") {
         return None;
     }
-    let id =
-        ["cri-containerd-", "crio-", "docker-", "kata_"].iter().find_map(|p| stem.strip_prefix(p)).unwrap_or(stem);
+    let id = ["cri-containerd-", "crio-", "docker-", "kata_"]
+        .iter()
+        .find_map(|p| stem.strip_prefix(p))
+        .unwrap_or(stem);
     (!id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')).then_some(id)
 }
 

@@ -49,7 +49,9 @@ pub enum Error {
         path: PathBuf,
     },
     /// The kernel took a value and says something else, or a cgroup that is not ours to change allows less.
-    #[error("{path} says {now:?} where {wanted:?} is wanted: somebody else writes it, or a cgroup above allows less")]
+    #[error(
+        "{path} says {now:?} where {wanted:?} is wanted: somebody else writes it, or a cgroup above allows less"
+    )]
     NotHeld {
         /// The file.
         path: PathBuf,
@@ -98,12 +100,16 @@ fn explained(path: &Path, source: &io::Error) -> &'static str {
     match (errno, file) {
         (Errno::ROFS, _) => " (the cgroup tree is mounted read-only)",
         (Errno::MFILE, _) => " (raise RLIMIT_NOFILE)",
-        (Errno::NOSPC, _) => " (empty cpuset: v1 wants cpuset.mems and cpuset.cpus of the parent written first)",
+        (Errno::NOSPC, _) => {
+            " (empty cpuset: v1 wants cpuset.mems and cpuset.cpus of the parent written first)"
+        }
         (Errno::ACCESS, "cpuset.cpus" | "cpuset.mems") => {
             " (v1: not within the parent's; else: run as root, or mount the cgroup tree writable)"
         }
         (Errno::ACCESS | Errno::PERM, _) => " (run as root, or mount the cgroup tree writable)",
-        (Errno::BUSY, "cpuset.cpus" | "cpuset.mems") => " (a child cgroup still uses what is being taken away)",
+        (Errno::BUSY, "cpuset.cpus" | "cpuset.mems") => {
+            " (a child cgroup still uses what is being taken away)"
+        }
         (Errno::BUSY, _) => " (more is in use than the new limit allows)",
         (Errno::INVAL, "cpuset.cpus" | "cpuset.mems") => {
             " (one of them is not there or offline, or another cgroup has it exclusively)"

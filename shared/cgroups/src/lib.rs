@@ -25,8 +25,8 @@ pub mod nested;
 pub mod parse;
 mod path;
 
-pub use cpuset_tree::{CpusetFile, set_cpuset};
 pub use cpuset::{CpusetFiles, CpusetState};
+pub use cpuset_tree::{CpusetFile, set_cpuset};
 pub use discover::{Found, FoundPod, Listed, Stamp, Walk, pod_roots, walk};
 pub use error::Error;
 pub use hierarchy::{Controller, Hierarchy, Version};

@@ -75,7 +75,8 @@ impl<P: Clone> Family<P> {
     fn finals(&self, wanted: &CpuSet) -> Vec<CpuSet> {
         let mut finals: Vec<CpuSet> = Vec::with_capacity(self.below.len());
         for below in &self.below {
-            let before = below.parent.and_then(|p| self.below.get(p)).map_or(&self.own.set, |p| &p.member.set);
+            let before =
+                below.parent.and_then(|p| self.below.get(p)).map_or(&self.own.set, |p| &p.member.set);
             let parent = below.parent.and_then(|p| finals.get(p)).unwrap_or(wanted);
             let set = &below.member.set;
             let mut kept = set.clone();

@@ -1,5 +1,12 @@
 //! Against the kernel of the machine that runs the test.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -151,8 +158,10 @@ fn c01_the_kernel_takes_nested_cpusets_in_our_order_and_refuses_them_in_the_othe
         println!("skipped: one CPU alone cannot be taken away");
         return;
     }
-    let (root, pods) = (path.as_str().to_owned(), format!("{path}/kubepods").trim_start_matches('/').to_owned());
-    let paths = [root, pods.clone(), format!("{pods}/pod1"), format!("{pods}/pod1/c"), format!("{pods}/pod1/c/in")];
+    let (root, pods) =
+        (path.as_str().to_owned(), format!("{path}/kubepods").trim_start_matches('/').to_owned());
+    let paths =
+        [root, pods.clone(), format!("{pods}/pod1"), format!("{pods}/pod1/c"), format!("{pods}/pod1/c/in")];
     let Some(nest) = Nest::create(&hierarchy, Controller::Cpuset, &paths) else {
         println!("skipped: no cpuset cgroup can be made here (not root, or read-only)");
         return;
@@ -207,7 +216,8 @@ fn c03_c05_the_kernel_takes_bandwidth_in_our_order() {
         println!("skipped: not v1 with cpu.cfs_burst_us");
         return;
     }
-    let band = |quota, period_us, burst| Bandwidth { quota_us: Some(quota), period_us, burst_us: Some(burst) };
+    let band =
+        |quota, period_us, burst| Bandwidth { quota_us: Some(quota), period_us, burst_us: Some(burst) };
     let mut now = Bandwidth { quota_us: None, period_us: 100_000, burst_us: Some(0) };
     let wishes = [band(200_000, 100_000, 200_000), band(100_000, 100_000, 100_000), band(500, 50_000, 5_000)];
     for wanted in wishes {

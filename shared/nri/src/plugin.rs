@@ -193,9 +193,7 @@ impl<P: Plugin> Handler for Dispatch<P> {
             "CreateContainer" => encoded(self.plugin.create_container(decode(payload)?).await),
             "UpdateContainer" => encoded(self.plugin.update_container(decode(payload)?).await),
             "StopContainer" => encoded(self.plugin.stop_container(decode(payload)?).await),
-            "ValidateContainerAdjustment" => {
-                encoded(self.plugin.validate_adjustment(decode(payload)?).await)
-            }
+            "ValidateContainerAdjustment" => encoded(self.plugin.validate_adjustment(decode(payload)?).await),
             "StateChange" => {
                 self.happened(decode(payload)?).await?;
                 Ok(Vec::new())

@@ -73,7 +73,9 @@ impl NriConfig {
             "nri_plugin_registration_timeout" if of_crio => self.registration_timeout = text(value),
             "plugin_request_timeout" if of_containerd => self.request_timeout = text(value),
             "nri_plugin_request_timeout" if of_crio => self.request_timeout = text(value),
-            "disabled_plugins" if section.is_empty() && value.contains(CONTAINERD) => self.enabled = Some(false),
+            "disabled_plugins" if section.is_empty() && value.contains(CONTAINERD) => {
+                self.enabled = Some(false)
+            }
             "imports" if section.is_empty() => self.imports.extend(texts(value)),
             key if KEYS.contains(&key) && !of_containerd && !of_crio => {
                 self.misplaced.push(format!("[{}] {key}", section.join(".")));
@@ -196,7 +198,8 @@ mod tests {
     fn dotted_keys_and_lists_of_disabled_plugins_count_too() {
         let config = read("plugins.\"io.containerd.nri.v1.nri\".disable = false\n");
         assert_eq!(config.enabled, Some(true));
-        let config = read("disabled_plugins = [\n  \"cri2\", # no\n  \"io.containerd.nri.v1.nri\",\n]\nversion = 2\n");
+        let config =
+            read("disabled_plugins = [\n  \"cri2\", # no\n  \"io.containerd.nri.v1.nri\",\n]\nversion = 2\n");
         assert_eq!(config.enabled, Some(false));
     }
 
@@ -210,7 +213,9 @@ mod tests {
 
     #[test]
     fn n22_a_timeout_where_containerd_ignores_it_is_told() {
-        let config = read("[plugins.\"io.containerd.grpc.v1.cri\"]\nplugin_request_timeout = \"10s\"\ndisable = true\n");
+        let config = read(
+            "[plugins.\"io.containerd.grpc.v1.cri\"]\nplugin_request_timeout = \"10s\"\ndisable = true\n",
+        );
         assert_eq!(config.misplaced, ["[plugins.io.containerd.grpc.v1.cri] plugin_request_timeout"]);
         assert_eq!((config.enabled, config.request_timeout), (None, None));
         assert_eq!(read(""), NriConfig::default());

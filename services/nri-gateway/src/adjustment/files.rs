@@ -106,7 +106,10 @@ impl Plan<'_> {
         match (self.now)(target, file) {
             Some(now) if same(&now, &text) => {}
             Some(_) => self.out.writes.push(FileWrite { target, file: file.to_owned(), text }),
-            None => self.out.reports.push(format!("there is no {file} here: the controller is off, or the kernel too old")),
+            None => self
+                .out
+                .reports
+                .push(format!("there is no {file} here: the controller is off, or the kernel too old")),
         }
     }
 
@@ -161,7 +164,9 @@ impl Plan<'_> {
             self.out.reports.push(format!("there is no {burst} here: the kernel knows no burst"));
         }
         if wanted.quota_us.is_some_and(|quota| quota < MIN_US) {
-            self.out.reports.push(format!("CpuQuota is below {MIN_US} µs, which the kernel refuses: raised to it"));
+            self.out
+                .reports
+                .push(format!("CpuQuota is below {MIN_US} µs, which the kernel refuses: raised to it"));
         }
         for step in now.steps(wanted, self.unified) {
             let max = |limit: Option<u64>| limit.map_or("max".to_owned(), |l| l.to_string());
@@ -208,12 +213,15 @@ impl Plan<'_> {
             (Some(Some(total)), Some(Some(memory))) if self.unified => Some(Some((total - memory).max(0))),
             (Some(None), _) => Some(None),
             (Some(Some(_)), _) if self.unified => {
-                self.out.reports.push("MemorySwapLimitInBytes needs MemoryLimitInBytes on cgroup v2".to_owned());
+                self.out
+                    .reports
+                    .push("MemorySwapLimitInBytes needs MemoryLimitInBytes on cgroup v2".to_owned());
                 None
             }
             (swap, _) => swap,
         };
-        let grows = limit.is_some_and(|limit| self.limit_now().is_some_and(|now| limit.is_none_or(|l| l > now)));
+        let grows =
+            limit.is_some_and(|limit| self.limit_now().is_some_and(|now| limit.is_none_or(|l| l > now)));
         let mut both = [(Property::MemoryLimit, limit), (Property::MemorySwap, total)];
         if grows && !self.unified {
             both.reverse();
@@ -295,7 +303,11 @@ mod tests {
         wish
     }
 
-    fn of(told: &[(&str, &str)], unified: bool, files: &[(&str, &str)]) -> (Vec<(String, String)>, Vec<String>) {
+    fn of(
+        told: &[(&str, &str)],
+        unified: bool,
+        files: &[(&str, &str)],
+    ) -> (Vec<(String, String)>, Vec<String>) {
         let files: BTreeMap<&str, &str> = files.iter().copied().collect();
         let now = |_: Target, file: &str| files.get(file).map(|text| (*text).to_owned());
         let plan = writes(&wish(told), unified, &now);
@@ -314,7 +326,8 @@ mod tests {
             of(&told, true, &v2).0,
             [pair("cpu.max.burst", "100000"), pair("cpu.max", "100000 100000")]
         );
-        let v1 = [("cpu.cfs_quota_us", "200000"), ("cpu.cfs_period_us", "100000"), ("cpu.cfs_burst_us", "200000")];
+        let v1 =
+            [("cpu.cfs_quota_us", "200000"), ("cpu.cfs_period_us", "100000"), ("cpu.cfs_burst_us", "200000")];
         assert_eq!(
             of(&told, false, &v1).0,
             [pair("cpu.cfs_burst_us", "100000"), pair("cpu.cfs_quota_us", "100000")]
@@ -354,9 +367,13 @@ mod tests {
                 ("memory.usage_in_bytes", used),
             ]
         };
-        let (limit, total) = (pair("memory.limit_in_bytes", "8192"), pair("memory.memsw.limit_in_bytes", "16384"));
+        let (limit, total) =
+            (pair("memory.limit_in_bytes", "8192"), pair("memory.memsw.limit_in_bytes", "16384"));
         assert_eq!(of(&told, false, &files("4096", "4096", "0")).0, [total.clone(), limit.clone()]);
-        assert_eq!(of(&told, false, &files("9223372036854771712", "9223372036854771712", "0")).0, [limit, total]);
+        assert_eq!(
+            of(&told, false, &files("9223372036854771712", "9223372036854771712", "0")).0,
+            [limit, total]
+        );
         let (writes, reports) = of(&told, false, &files("40960", "40960", "12288"));
         assert!(writes.is_empty() && reports[0].contains("waits"), "{reports:?}");
         let v2 = [("memory.max", "max"), ("memory.swap.max", "max"), ("memory.current", "0")];
@@ -365,11 +382,14 @@ mod tests {
 
     #[test]
     fn what_has_no_file_is_reported_and_what_is_so_already_is_not_written() {
-        let told = [("MemoryMinInBytes", "4096"), ("Env/A", "b"), ("PidsLimit", "max"), ("HugepageLimits/1GB", "0")];
+        let told =
+            [("MemoryMinInBytes", "4096"), ("Env/A", "b"), ("PidsLimit", "max"), ("HugepageLimits/1GB", "0")];
         let (writes, reports) = of(&told, false, &[("pids.max", "max\n")]);
         assert!(writes.is_empty(), "{writes:?}");
         let all = reports.join("; ");
-        for part in ["MemoryMinInBytes has no file on cgroup v1", "Env can be set only", "hugetlb.1GB.limit_in_bytes"] {
+        for part in
+            ["MemoryMinInBytes has no file on cgroup v1", "Env can be set only", "hugetlb.1GB.limit_in_bytes"]
+        {
             assert!(all.contains(part), "{all}");
         }
     }

@@ -14,8 +14,7 @@ pub fn adjustment(wish: &Wish, to: Dialect) -> Option<api::ContainerAdjustment> 
         return None;
     }
     let mut adjustment = api::ContainerAdjustment::default();
-    let mut linux =
-        api::LinuxContainerAdjustment { resources: Some(resources(&told)), ..Default::default() };
+    let mut linux = api::LinuxContainerAdjustment { resources: Some(resources(&told)), ..Default::default() };
     for (row, value) in told.rows() {
         match (row.field, value) {
             (Field::OomScoreAdj, Value::Number(Some(score))) => {
@@ -138,7 +137,10 @@ mod tests {
         let resources = linux.resources.unwrap();
         assert_eq!(resources.cpu.unwrap().cpus, "0-1");
         assert_eq!(resources.unified["cpu.max.burst"], "1000");
-        assert_eq!((resources.pids.unwrap().limit, resources.memory.unwrap().reservation.unwrap().value), (10, 4096));
+        assert_eq!(
+            (resources.pids.unwrap().limit, resources.memory.unwrap().reservation.unwrap().value),
+            (10, 4096)
+        );
     }
 
     #[test]

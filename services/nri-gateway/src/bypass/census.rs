@@ -37,7 +37,8 @@ pub fn join(shown: &Shown, list: Option<&PodList>) -> Census {
     for found in &shown.containers {
         let Some(sandbox_id) = ids.get(found.pod_uid.as_str()) else { continue };
         let pod = known.get(found.pod_uid.as_str()).copied();
-        let told = pod.into_iter().flat_map(|pod| &pod.containers).find(|c| c.container_id == found.container_id);
+        let told =
+            pod.into_iter().flat_map(|pod| &pod.containers).find(|c| c.container_id == found.container_id);
         census.containers.push(Container {
             container_id: found.container_id.clone(),
             sandbox_id: sandbox_id.clone(),
@@ -88,7 +89,9 @@ fn request(containers: &[&PodContainer]) -> Option<u64> {
 fn resources(containers: &[&PodContainer]) -> Resources {
     let limit = |of: fn(&PodContainer) -> Option<u64>| {
         let limits: Option<Vec<u64>> = containers.iter().map(|c| of(c)).collect();
-        limits.filter(|limits| !limits.is_empty()).map(|limits| limits.into_iter().fold(0, u64::saturating_add))
+        limits
+            .filter(|limits| !limits.is_empty())
+            .map(|limits| limits.into_iter().fold(0, u64::saturating_add))
     };
     let milli = limit(|c| c.limit_milli_cpu);
     let quota = milli.and_then(|milli| i64::try_from(milli.saturating_mul(PERIOD_US) / 1_000).ok());
@@ -157,7 +160,8 @@ mod tests {
 
     #[test]
     fn the_tree_says_what_runs_and_the_list_what_it_is() {
-        let list = listed("u", vec![container("app", "a", "app", 1_500), container("once", "b", "init", 2_000)]);
+        let list =
+            listed("u", vec![container("app", "a", "app", 1_500), container("once", "b", "init", 2_000)]);
         let census = join(&shown("u", &["a", "new"]), Some(&list));
         let (sandbox, known) = &census.sandboxes[0];
         assert!(known);
@@ -175,7 +179,12 @@ mod tests {
 
     #[test]
     fn k7_a_pod_that_nobody_told_of_is_there_and_unknown() {
-        let ours = Pod { uid: "u".into(), sandbox_id: "cgroup-u".into(), told_by: vec!["runtime".into()], ..Pod::default() };
+        let ours = Pod {
+            uid: "u".into(),
+            sandbox_id: "cgroup-u".into(),
+            told_by: vec!["runtime".into()],
+            ..Pod::default()
+        };
         for list in [None, Some(PodList { pods: vec![ours], ..PodList::default() })] {
             let census = join(&shown("u", &["a"]), list.as_ref());
             assert!(!census.sandboxes[0].1, "what we told ourselves is no knowledge");

@@ -211,7 +211,9 @@ impl Bypass {
         }
         let mut lacks: Vec<String> = self.apply(everything).await?.into_iter().collect();
         if pods.is_none() {
-            lacks.push("the meta-server has told no pods: is it running, with the same common.run_dir?".to_owned());
+            lacks.push(
+                "the meta-server has told no pods: is it running, with the same common.run_dir?".to_owned(),
+            );
         }
         Ok(lacks)
     }

@@ -161,7 +161,9 @@ fn timeouts(seen: &Seen, heard: &Heard, settings: &Settings) -> Finding {
         return finding(
             check,
             "fault",
-            format!("the runtime gives up after {request} ms, and a hook may take {ours} ms and {MARGIN_MS} more"),
+            format!(
+                "the runtime gives up after {request} ms, and a hook may take {ours} ms and {MARGIN_MS} more"
+            ),
             "raise plugin_request_timeout (CRI-O: nri_plugin_request_timeout), or lower hook_deadline_ms",
         );
     }
@@ -173,7 +175,12 @@ fn timeouts(seen: &Seen, heard: &Heard, settings: &Settings) -> Finding {
             format!("a plugin has to register within {ms} ms, which a booting machine may miss"),
             "raise plugin_registration_timeout (CRI-O: nri_plugin_registration_timeout) to 5s",
         ),
-        _ => finding(check, "ok", format!("the runtime waits {request} ms, a hook takes at most {ours} ms"), ""),
+        _ => finding(
+            check,
+            "ok",
+            format!("the runtime waits {request} ms, a hook takes at most {ours} ms"),
+            "",
+        ),
     }
 }
 
@@ -198,7 +205,10 @@ fn cpu_managers(seen: &Seen, heard: &Heard) -> Finding {
         (_, count) => finding(
             check,
             "warning",
-            format!("two CPU managers are at work: {count} requests for other CPUs were answered with ours, the last for {}", heard.foreign.1),
+            format!(
+                "two CPU managers are at work: {count} requests for other CPUs were answered with ours, the last for {}",
+                heard.foreign.1
+            ),
             remedy,
         ),
     }
@@ -220,11 +230,21 @@ fn plugins(heard: &Heard) -> Finding {
 fn tree(seen: &Seen) -> Finding {
     let check = "cgroup-tree";
     match &seen.tree {
-        None => finding(check, "unknown", "the tree of cgroups did not answer", "look at the host's disks and mounts"),
-        Some(Err(reason)) => finding(check, "fault", reason.clone(), "mount /sys/fs/cgroup below common.host_root"),
-        Some(Ok((version, roots))) => {
-            finding(check, "ok", format!("cgroup {version}, pods are looked for below {}", roots.join(" ")), "")
+        None => finding(
+            check,
+            "unknown",
+            "the tree of cgroups did not answer",
+            "look at the host's disks and mounts",
+        ),
+        Some(Err(reason)) => {
+            finding(check, "fault", reason.clone(), "mount /sys/fs/cgroup below common.host_root")
         }
+        Some(Ok((version, roots))) => finding(
+            check,
+            "ok",
+            format!("cgroup {version}, pods are looked for below {}", roots.join(" ")),
+            "",
+        ),
     }
 }
 

@@ -54,7 +54,8 @@ impl Diagnosis {
     /// The runtime said who it is and how long it waits.
     pub fn configured(&self, request: &ConfigureRequest) {
         let mut heard = self.lock();
-        heard.runtime = Some(format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned());
+        heard.runtime =
+            Some(format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned());
         heard.request_timeout_ms = u64::try_from(request.request_timeout).ok().filter(|ms| *ms > 0);
     }
 

@@ -53,7 +53,8 @@ impl Files<'_> {
             }
             // One that differs is what has to be seen; else the first one's.
             Target::Processes => {
-                let mut texts: Vec<_> = self.processes(file).iter().filter_map(|at| read_text(at).ok()).collect();
+                let mut texts: Vec<_> =
+                    self.processes(file).iter().filter_map(|at| read_text(at).ok()).collect();
                 texts.dedup();
                 match texts.as_slice() {
                     [one] => Some(one.clone()),

@@ -72,7 +72,8 @@ impl FakeMeta {
 
 #[tonic::async_trait]
 impl Meta for FakeMeta {
-    type WatchPodsStream = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<PodList, Status>> + Send>>;
+    type WatchPodsStream =
+        std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<PodList, Status>> + Send>>;
 
     async fn report_runtime(
         &self,
@@ -119,8 +120,13 @@ impl Plain {
     /// A machine without a tree of cgroups, without services.
     pub fn new(mode: Mode) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut settings =
-            Settings { mode, bypass_after_ms: 300, bypass_scan_ms: 50, reconcile_period_ms: 200, ..Settings::default() };
+        let mut settings = Settings {
+            mode,
+            bypass_after_ms: 300,
+            bypass_scan_ms: 50,
+            reconcile_period_ms: 200,
+            ..Settings::default()
+        };
         settings.common.run_dir = dir.path().join("run");
         settings.common.host_root = dir.path().join("host");
         settings.nri_socket = dir.path().join("nri.sock");
