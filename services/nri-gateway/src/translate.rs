@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_cpuset_is_never_sent() {
+    fn n19_an_empty_cpuset_is_never_sent() {
         assert_eq!(adjustment(&cpuset("", "0"), &Wish::default(), Dialect::default()), None);
         assert_eq!(update("c", &cpuset("", ""), true), None);
     }
