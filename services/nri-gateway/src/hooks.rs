@@ -17,7 +17,7 @@ use oxalyst_nri::plugin::{Happened, Plugin};
 use oxalyst_nri::sync_chunks::Inventory;
 use oxalyst_nri::{Code, Status, api};
 use oxalyst_proto::orm::v1::{AdmitReply, Refusal, admit_reply};
-use oxalyst_proto::runtime::v1::{Container, Sandbox};
+use oxalyst_proto::runtime::v1::{Container, Resources, Sandbox};
 use tokio::sync::watch;
 
 use crate::adjustment::{Dialect, Runtime};
@@ -33,9 +33,7 @@ use crate::placements::Cpuset;
 use crate::policy;
 use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox,
-    RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resynchronise, Roster,
-    Seen, Standing, StopSandbox, ToCheck, Wrote,
+    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized, Resynchronise, Roster, Seen, Standing, StopSandbox, ToCheck, ToResize, Wrote,
 };
 use crate::session::Synchronised;
 use crate::settings::Settings;
@@ -156,8 +154,9 @@ impl Plugin for Hooks {
         request: UpdateContainerRequest,
     ) -> Result<UpdateContainerResponse, Status> {
         let Some(container) = request.container else { return Err(incomplete("UpdateContainer")) };
-        let told = request.linux_resources.and_then(|r| r.cpu).map(|cpu| cpu.cpus).unwrap_or_default();
-        let update = self.timed("UpdateContainer", self.context.update_container(container.id, told)).await?;
+        let told = request.linux_resources.map(translate::resources).unwrap_or_default();
+        let answer = self.context.update_container(container.id, told);
+        let update = self.timed("UpdateContainer", answer).await?;
         Ok(UpdateContainerResponse { update, evict: Vec::new() })
     }
 
@@ -301,7 +300,8 @@ impl HooksContext {
         dialect: Dialect,
     ) -> Result<CreateContainerResponse, Status> {
         let placements = self.orm.placements();
-        let decided = placements.load().cpuset(&sandbox.pod_uid);
+        let name = translate::container_name(&container);
+        let decided = placements.load().cpuset_of(&sandbox.pod_uid, name);
         let (cpuset, by_policy) = match decided {
             Some(cpuset) => (Some(cpuset), false),
             None => self.admit_container(&sandbox, &container).await?,
@@ -341,7 +341,12 @@ impl HooksContext {
                     return Err(refused);
                 }
                 Some(_) => OrmError::Late(deadline),
-                None => match self.orm.placements().load().cpuset(&sandbox.pod_uid) {
+                None => match self
+                    .orm
+                    .placements()
+                    .load()
+                    .cpuset_of(&sandbox.pod_uid, translate::container_name(container))
+                {
                     Some(cpuset) => return Ok((Some(cpuset), false)),
                     None => OrmError::Failed("it placed the container nowhere".to_owned()),
                 },
@@ -370,18 +375,56 @@ impl HooksContext {
         Ok(())
     }
 
-    /// Our cpuset stands, whoever asks for another; the rest of the request passes.
-    async fn update_container(&self, id: String, told: String) -> Result<Vec<api::ContainerUpdate>, Status> {
-        let Some(cpuset) = self.ask(Standing(id.clone())).await? else { return Ok(Vec::new()) };
-        let asked = Cpuset { cpus: told, mems: String::new() };
+    /// Our cpuset stands, whoever asks for another; the rest of the request passes. A container that is to have more or less CPU
+    /// or memory gets its new set in the same reply, after the others have left it.
+    async fn update_container(
+        &self,
+        id: String,
+        told: Resources,
+    ) -> Result<Vec<api::ContainerUpdate>, Status> {
+        let asked = Cpuset { cpus: told.cpuset_cpus.clone().unwrap_or_default(), mems: String::new() };
+        let others = self.resize(&id, told).await?;
+        let mut answer = updates(&others);
+        if !others.is_empty() {
+            self.nudge.after(AFTER_REPLY);
+        }
+        let Some(cpuset) = self.ask(Standing(id.clone())).await? else { return Ok(answer) };
         if !asked.cpus.is_empty() && difference(Some(&asked), &cpuset).cpus {
             tracing::info!(container = %id, told = %asked.cpus, ours = %cpuset.cpus, "asked for other CPUs: ours stand");
             self.metrics.foreign_cpuset();
             self.diagnosis.foreign_cpuset(&id, &asked.cpus, &cpuset.cpus);
         }
-        let answer = translate::update(&id, &cpuset, false);
+        answer.extend(translate::update(&id, &cpuset, false));
         self.ask(Applied(vec![Change { container_id: id, cpuset }])).await?;
-        Ok(answer.into_iter().collect())
+        Ok(answer)
+    }
+
+    /// Asks the orm for what a container is to have from now on, if that is something else. Gives what others lose by it. A
+    /// refusal is the runtime's answer too: the container keeps everything. Without the orm the update passes, and the orm hears
+    /// of it later.
+    async fn resize(&self, id: &str, told: Resources) -> Result<Vec<Change>, Status> {
+        let Some(request) = self.ask(ToResize { container_id: id.to_owned(), told }).await? else {
+            return Ok(Vec::new());
+        };
+        let deadline = self.releases_first().await;
+        let fault = match self.orm.resize_container(request.clone(), deadline).await {
+            Ok(reply) => match refusal(&reply) {
+                Some(refused) if refused.reason != "expired" => {
+                    return Err(refuse(&request.sandbox.unwrap_or_default(), refused));
+                }
+                Some(_) => Some(OrmError::Late(deadline)),
+                None => None,
+            },
+            Err(e) => Some(e),
+        };
+        if let Some(fault) = fault {
+            tracing::warn!(container = id, reason = %fault, "resized without the orm, which hears of it later");
+            self.duties.resize(request.clone());
+        }
+        match request.container {
+            Some(container) => self.ask(Resized(container)).await,
+            None => Ok(Vec::new()),
+        }
     }
 
     /// The last word before a container is made. Another plugin's on its CPUs is told, and not refused: once the container runs,

@@ -6,6 +6,7 @@ mod contest;
 mod entry;
 mod found;
 mod lodging;
+mod resize;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,9 +19,7 @@ use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use oxalyst_topology::CpuSet;
 
 pub use actor::{
-    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, Others, PutSandbox, RefreshSandbox,
-    Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resynchronise,
-    SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, Wrote,
+    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, Others, PutSandbox, RefreshSandbox, Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized, Resynchronise, SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Wrote,
 };
 pub use claims::{Claims, Idle};
 use entry::Entry;
@@ -200,10 +199,15 @@ impl Roster {
         }
         let id = container.container_id.clone();
         self.containers.insert(id.clone(), Entry::created(container, uid, cpuset, policy));
+        self.make_room(&id)
+    }
+
+    /// The changes of all containers but this one that lose CPUs by now. They count as made.
+    fn make_room(&mut self, id: &str) -> Vec<Change> {
         let placements = self.placements.load();
         let waiting = self.waiting(&placements);
         let mut corrections = Corrections::default();
-        for (other, entry) in self.containers.iter().filter(|(other, e)| **other != id && e.runs_or_will()) {
+        for (other, entry) in self.containers.iter().filter(|(other, e)| *other != id && e.runs_or_will()) {
             if entry.stands(&placements) {
                 continue;
             }
@@ -387,12 +391,12 @@ impl Roster {
     fn waiting(&self, placements: &Placements) -> CpuSet {
         let mut waiting = CpuSet::default();
         let mut housed: Option<BTreeSet<&str>> = None;
-        for pod in placements.exclusive() {
+        for (uid, own) in placements.exclusive() {
             let housed = housed.get_or_insert_with(|| {
                 self.containers.values().filter(|e| e.runs_or_will()).map(|e| e.pod_uid.as_str()).collect()
             });
-            if !housed.contains(pod.pod_uid.as_str())
-                && let Ok(cpus) = pod.cpus.parse::<CpuSet>()
+            if !housed.contains(uid)
+                && let Ok(cpus) = own.parse::<CpuSet>()
             {
                 waiting |= &cpus;
             }

@@ -6,6 +6,9 @@ use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
 use crate::adjustment::{self, Dialect, Wish};
 use crate::placements::Cpuset;
 
+/// Label by which the kubelet names a container.
+const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+
 /// The pod's uid; of a pod whose client told none, its sandbox's id, which is as unique.
 pub fn uid(pod: &api::PodSandbox) -> String {
     if pod.uid.is_empty() { pod.id.clone() } else { pod.uid.clone() }
@@ -51,7 +54,16 @@ pub fn container(container: api::Container) -> Container {
     }
 }
 
-fn resources(linux: api::LinuxResources) -> Resources {
+/// The container's name in its pod. Some runtimes leave it to the label that the kubelet gives it.
+pub fn container_name(container: &Container) -> &str {
+    match container.labels.get(CONTAINER_NAME) {
+        Some(label) if container.name.is_empty() => label,
+        _ => &container.name,
+    }
+}
+
+/// Resources as the mesh tells them.
+pub fn resources(linux: api::LinuxResources) -> Resources {
     let cpu = linux.cpu.unwrap_or_default();
     let told = |list: String| Some(list).filter(|l| !l.is_empty());
     Resources {

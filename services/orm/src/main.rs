@@ -7,6 +7,7 @@ use actix::{Actor as _, Arbiter};
 use orm::allocations::Allocations;
 use orm::allocator::Face;
 use orm::settings::Settings;
+use orm::specs::{Reader, ReadingRules, follow};
 use orm::start;
 use oxalyst_proto::orm::v1::allocator_server::AllocatorServer;
 use tonic::service::Routes;
@@ -15,7 +16,8 @@ fn main() -> ExitCode {
     oxalyst_mesh::run("orm", env!("CARGO_PKG_VERSION"), |settings: Settings, mesh| async move {
         settings.check()?;
         let bound = mesh.bind()?;
-        let face = Face::default();
+        let reader = Reader::new(ReadingRules::new(&settings)?);
+        let face = Face::new(reader.clone());
         let server =
             AllocatorServer::new(face.clone()).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
         // What keeps it from starting for good ends it before it has served anybody.
@@ -33,7 +35,13 @@ fn main() -> ExitCode {
         };
         let thread = Arbiter::new();
         face.show(Allocations::start_in_arbiter(&thread.handle(), |_| allocations));
+        let specs = reader.specs().clone();
+        let meta = oxalyst_mesh::connect(&mesh.run_dir, "meta-server");
+        let follower = actix::spawn(follow(meta, specs, mesh.facts.clone(), async move |changes| {
+            face.told(changes).await
+        }));
         serving.await?;
+        follower.abort();
         thread.stop();
         // Waits for the commit under way, then closes the ledger.
         thread.join().map_err(|_| "the allocator's thread panicked")?;

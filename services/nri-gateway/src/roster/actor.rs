@@ -6,7 +6,8 @@ use std::time::Instant;
 use actix::{Actor, Context, Handler, Message, MessageResult};
 use oxalyst_proto::gateway::v1::{AppliedContainer, RefusedPod};
 use oxalyst_proto::meta::v1::RuntimeSnapshot;
-use oxalyst_proto::runtime::v1::{Container, Sandbox};
+use oxalyst_proto::orm::v1::ResizeContainerRequest;
+use oxalyst_proto::runtime::v1::{Container, Resources, Sandbox};
 
 use super::{Census, Check, Claims, Due, Entrance, Phase, Roster, Seen, Taken};
 use crate::adjustment::Wish;
@@ -104,6 +105,21 @@ pub struct CheckStart(pub String);
 #[derive(Debug, Message)]
 #[rtype(result = "Option<Cpuset>")]
 pub struct Standing(pub String);
+
+/// The runtime is told of other resources for a container: what the orm has to be asked, if anything.
+#[derive(Debug, Message)]
+#[rtype(result = "Option<ResizeContainerRequest>")]
+pub struct ToResize {
+    /// The container.
+    pub container_id: String,
+    /// What the runtime is told; zero and absent parts stay as they are.
+    pub told: Resources,
+}
+
+/// A container has these resources from now on; the answer is what others have to lose in the same reply.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<Change>")]
+pub struct Resized(pub Container);
 
 /// What is to be looked at.
 #[derive(Debug, Message)]
@@ -214,6 +230,8 @@ answers! {
     Moved => |roster, Moved { container, phase }| roster.moved(container, phase);
     CheckStart => |roster, CheckStart(id)| roster.check_start(&id);
     Standing => |roster, Standing(id)| roster.standing(&id);
+    ToResize => |roster, ToResize { container_id, told }| roster.to_resize(&container_id, &told);
+    Resized => |roster, Resized(container)| roster.resized(container);
     ToCheck => |roster, ToCheck { everything }| roster.due(everything, Instant::now());
     Observed => |roster, Observed(seen)| roster.observed(seen);
     Resynchronise => |roster, Resynchronise(seen)| roster.resynchronise(seen);

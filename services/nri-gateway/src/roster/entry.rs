@@ -12,7 +12,7 @@ use crate::adjustment::others;
 use crate::metrics::Metrics;
 use crate::pinning::{Difference, difference, target};
 use crate::placements::{Cpuset, Placements};
-use crate::policy;
+use crate::{policy, translate};
 
 /// How far a container has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +191,12 @@ impl Entry {
     /// Where it is to run: by the orm, else by the policy under which it was let in. CPUs that were in the pool when it was let
     /// in may be somebody's own by now: it follows the pool.
     pub(super) fn wanted(&self, placements: &Placements) -> Option<Cpuset> {
-        placements.cpuset(&self.pod_uid).or_else(|| policy::place(placements).filter(|_| self.policy))
+        self.decided(placements).or_else(|| policy::place(placements).filter(|_| self.policy))
+    }
+
+    /// Where the orm has it run.
+    fn decided(&self, placements: &Placements) -> Option<Cpuset> {
+        placements.cpuset_of(&self.pod_uid, translate::container_name(&self.container))
     }
 
     /// What it is to run on now.
@@ -201,8 +206,11 @@ impl Entry {
 
     /// Whether what was applied is what is wanted, letter by letter: nearly always, and cheap to say.
     pub(super) fn stands(&self, placements: &Placements) -> bool {
-        let (Some(pod), Some(applied)) = (placements.pod(&self.pod_uid), &self.applied) else { return false };
-        pod.settled && pod.cpus == applied.cpus && pod.mems == applied.mems
+        let name = translate::container_name(&self.container);
+        let (Some(place), Some(applied)) = (placements.place(&self.pod_uid, name), &self.applied) else {
+            return false;
+        };
+        place.0 == applied.cpus && place.1 == applied.mems
     }
 
     pub(super) fn runs_or_will(&self) -> bool {
@@ -259,7 +267,7 @@ impl Entry {
         if agrees {
             self.drift = false;
             self.unseen = false;
-            if placements.cpuset(&self.pod_uid).is_some() {
+            if self.decided(placements).is_some() {
                 self.policy = false;
             }
         } else {
@@ -300,7 +308,7 @@ impl Entry {
             }
         };
         let running = self.phase == Phase::Running;
-        let decided = placements.cpuset(&self.pod_uid).is_some();
+        let decided = self.decided(placements).is_some();
         mark(wanted.is_none() && self.phase != Phase::Stopped, "unpinned");
         mark(self.drift, "drift");
         mark(self.contest.is_on(), "contended");

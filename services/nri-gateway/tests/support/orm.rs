@@ -80,6 +80,24 @@ impl Books {
         self.generation += 1;
     }
 
+    fn resize(&mut self, uid: &str, count: u64) -> Result<(), Refusal> {
+        let pool = self.pool();
+        let Some(pod) = self.pods.get_mut(uid).filter(|pod| pod.exclusive) else { return Ok(()) };
+        let mut own: Vec<u32> = pod.cpus.parse::<CpuSet>().unwrap().iter().collect();
+        own.reverse();
+        let more: Vec<u32> = pool.iter().collect();
+        own.extend(more.into_iter().rev());
+        let count = usize::try_from(count).unwrap();
+        if count >= own.len() {
+            let message = format!("asked {count} CPUs, the last one is not given away");
+            return Err(Refusal { reason: "insufficient".into(), message, ..Default::default() });
+        }
+        own.truncate(count);
+        pod.cpus = own.into_iter().collect::<CpuSet>().to_string();
+        self.refresh();
+        Ok(())
+    }
+
     fn admit(&mut self, sandbox: &Sandbox, settle: bool) -> Result<(), Refusal> {
         let exclusive = sandbox.annotations.get(QOS).is_some_and(|l| l == "dedicated_cores");
         let settled = settle || !sandbox.annotations.contains_key(UNSETTLED);
@@ -249,6 +267,28 @@ impl Allocator for FakeOrm {
         let sandbox = request.sandbox.unwrap();
         self.luck(&sandbox.pod_uid)?;
         Ok(Response::new(self.admit(&sandbox, true)))
+    }
+
+    /// Four CPUs at the most, and as many as the shares tell; what it has stays with it.
+    async fn resize_container(
+        &self,
+        request: Request<ResizeContainerRequest>,
+    ) -> Result<Response<AdmitReply>, Status> {
+        let request = request.into_inner();
+        let (sandbox, container) = (request.sandbox.unwrap(), request.container.unwrap());
+        let shares = container.resources.and_then(|r| r.cpu_shares).unwrap_or_default();
+        self.called(format!("resize {} {} {shares}", container.container_id, request.running.len())).await;
+        self.luck(&sandbox.pod_uid)?;
+        let (outcome, books, changed) = self.change(|books| books.resize(&sandbox.pod_uid, shares / 1024));
+        Ok(Response::new(AdmitReply {
+            generation: books.generation,
+            outcome: Some(match outcome {
+                Ok(()) => admit_reply::Outcome::Placed(books.pods[&sandbox.pod_uid].clone()),
+                Err(refusal) => admit_reply::Outcome::Refused(refusal),
+            }),
+            changed,
+            pools: books.pools(),
+        }))
     }
 
     async fn release_pod(

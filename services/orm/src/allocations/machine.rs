@@ -6,7 +6,8 @@ use oxalyst_ledger::CommitError;
 use oxalyst_topology::{Machine, discover};
 
 use super::Allocations;
-use crate::{plan, record};
+use crate::record;
+use oxalyst_planner::pods;
 
 /// What is looked at, and what was seen last.
 #[derive(Debug)]
@@ -76,8 +77,8 @@ impl Allocations {
     /// What the machine and the reserved CPUs as they are now ask for, and a record of them.
     pub(super) fn take_up_machine(&mut self) -> Result<(), CommitError> {
         self.facts.set("online", self.machine.online());
-        let plan = plan::replan(&self.state, &self.machine);
-        self.commit(std::iter::once(record::machine(&self.machine, &self.state.reserved)), false)?;
-        self.settle(&plan).map(drop)
+        let plan = pods::replan(&self.state, &self.machine, &self.rules);
+        self.commit(std::iter::once(record::machine(&self.machine, &self.state.cpus.reserved)), false)?;
+        self.settle(plan).map(drop)
     }
 }

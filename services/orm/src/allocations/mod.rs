@@ -6,12 +6,15 @@ mod import;
 mod machine;
 mod open;
 mod storage;
+mod told;
 
 pub use handlers::{
     Admit, Admitted, GetState, GetTopology, Reconcile, Reconciled, Release, Released, Subscribe, Subscription,
 };
 pub use open::OpenError;
+pub use told::{ResizeContainer, SpecTold, SpecsTold};
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +27,10 @@ use oxalyst_topology::Machine;
 use tokio::sync::broadcast;
 
 use crate::metrics::Metrics;
-use crate::plan::{self, Plan, PodChange, State};
-use crate::{record, wire};
+use crate::{clock, record, wire};
 use absent::Absent;
 use machine::Watched;
+use oxalyst_planner::pods::{self, Plan, Request, Rules, State};
 
 /// Requests that may wait for the actor. A node starts pods one by one; more than this is a flood.
 const MAILBOX: usize = 256;
@@ -39,11 +42,13 @@ const EVENTS: usize = 1024;
 pub struct Allocations {
     ledger: Ledger,
     state: State,
+    rules: Rules,
     machine: Machine,
     watched: Watched,
     /// Changes that hold but could not be made durable yet, by key. Never an exclusive set.
     unsaved: BTreeMap<String, Change>,
     absent: Absent,
+    unmet: told::Unmet,
     events: broadcast::Sender<Arc<PlacementEvent>>,
     watch_period: Duration,
     storage_fault: Option<String>,
@@ -74,51 +79,68 @@ impl Allocations {
     /// # Errors
     /// The disk failed and the plan gives CPUs away exclusively: those must not be given before it is durable. Any other plan
     /// holds at once and is made durable later.
-    fn settle(&mut self, plan: &Plan) -> Result<Arc<PlacementEvent>, CommitError> {
-        let changes = plan.changes.iter().map(record::change);
-        self.commit(changes, plan.changes.iter().any(|change| self.gives_away(change)))?;
-        self.state.apply(plan);
+    fn settle(&mut self, plan: Plan) -> Result<Arc<PlacementEvent>, CommitError> {
+        let changes = pods::record::changes(&plan, &self.rules);
+        self.commit(changes.into_iter().map(record::change), self.gives_away(&plan))?;
         Ok(self.publish(plan))
     }
 
-    fn publish(&mut self, plan: &Plan) -> Arc<PlacementEvent> {
-        let removed = plan.changes.iter().filter_map(|change| match change {
-            PodChange::Remove(uid) => Some(uid.clone()),
-            PodChange::Put(_) => None,
-        });
+    fn publish(&mut self, plan: Plan) -> Arc<PlacementEvent> {
+        let changes_something = !plan.is_empty();
+        let removed = plan.removed().cloned().collect();
+        let Plan { after, affected, .. } = plan;
+        self.state = after;
         let event = Arc::new(PlacementEvent {
             generation: self.ledger.generation(),
             snapshot: false,
-            placed: plan::placements_of(&self.state, &self.machine, &plan.affected)
-                .iter()
-                .map(wire::placement)
-                .collect(),
-            removed_pod_uids: removed.collect(),
-            pools: plan::pools(&self.state, &self.machine).iter().map(wire::pool).collect(),
+            placed: wire::placements(&self.state, &self.view(), &affected),
+            removed_pod_uids: removed,
+            pools: wire::pools(&self.state, &self.view()),
         });
         self.metrics.pods(self.state.pods.len());
-        if !plan.is_empty() || !plan.affected.is_empty() {
+        if changes_something {
             // An error means that nobody watches.
             let _ = self.events.send(Arc::clone(&event));
         }
         event
     }
 
+    /// The machine as far as it may be used.
+    fn view(&self) -> Cow<'_, Machine> {
+        self.rules.confine(&self.machine)
+    }
+
     fn tick(&mut self) {
         self.look_at_machine();
         self.free_absent();
-        let promoted = plan::promote(&self.state, &self.machine);
+        self.end_ramp_up();
+        let promoted = pods::promote(&self.state, &self.machine, &self.rules);
         if !promoted.is_empty() {
             tracing::info!(
-                pods = promoted.changes.len(),
+                pods = promoted.pods.len(),
                 "dedicated pods that had waited for room get their sets"
             );
             // Refused by a failing disk, they wait on.
-            let _ = self.settle(&promoted);
+            let _ = self.settle(promoted);
         }
+        self.meet();
         if !self.unsaved.is_empty() {
             // The outcome is told by `storage_works` or `storage_fails`; nothing waits for this attempt.
             let _ = self.commit(std::iter::empty(), false);
+        }
+    }
+
+    /// Shared pods that have been running for long enough join their pools.
+    fn end_ramp_up(&mut self) {
+        let elapsed = Request::Elapse { now_unix_ms: clock::unix_ms() };
+        match pods::plan(&self.state, &self.machine, &self.rules, &elapsed) {
+            Ok(plan) if plan.is_empty() => {}
+            Ok(plan) => {
+                tracing::debug!(pods = plan.pods.len(), "shared pods have started and join their pools");
+                // It gives no CPUs away: what a failing disk refuses is written later.
+                let _ = self.settle(plan);
+            }
+            Err(refusal) => tracing::error!(%refusal, "that time passes cannot be refused"),
         }
     }
 
@@ -127,8 +149,8 @@ impl Allocations {
         let overdue = self.absent.overdue(&self.state);
         for (uid, sandbox_id) in &overdue {
             tracing::info!(uid, sandbox_id, "freed: the runtime has not listed the pod for the grace time");
-            let plan = plan::release(&self.state, &self.machine, uid, sandbox_id);
-            if let Err(e) = self.settle(&plan) {
+            let plan = pods::release(&self.state, &self.machine, &self.rules, uid, sandbox_id);
+            if let Err(e) = self.settle(plan) {
                 tracing::error!(error = %e, "a release cannot be refused by the disk");
             }
         }
