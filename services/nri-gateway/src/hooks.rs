@@ -1,6 +1,8 @@
 //! Answers the runtime's calls. A handler asks the orm with a deadline, the roster, and the kernel's files with a deadline; it
 //! has no means to call the runtime, which holds its lock meanwhile.
 
+mod validate;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +35,9 @@ use crate::placements::Cpuset;
 use crate::policy;
 use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized, Resynchronise, Roster, Seen, Standing, StopSandbox, ToCheck, ToResize, Wrote,
+    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox,
+    RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized, Resynchronise,
+    Roster, Seen, Standing, StopSandbox, ToCheck, ToResize, Wrote,
 };
 use crate::session::Synchronised;
 use crate::settings::Settings;
@@ -425,36 +429,6 @@ impl HooksContext {
             Some(container) => self.ask(Resized(container)).await,
             None => Ok(Vec::new()),
         }
-    }
-
-    /// The last word before a container is made. Another plugin's on its CPUs is told, and not refused: once the container runs,
-    /// its CPUs are made ours again.
-    async fn validate(
-        &self,
-        request: ValidateContainerAdjustmentRequest,
-    ) -> Result<ValidateContainerAdjustmentResponse, Status> {
-        let ValidateContainerAdjustmentRequest { container, adjust, owners, .. } = request;
-        let id = container.map(|container| container.id).unwrap_or_default();
-        let cpus = adjust
-            .and_then(|adjust| adjust.linux)
-            .and_then(|linux| linux.resources)
-            .and_then(|resources| resources.cpu)
-            .map(|cpu| cpu.cpus)
-            .unwrap_or_default();
-        let Some(ours) = self.ask(Standing(id.clone())).await? else {
-            return Ok(ValidateContainerAdjustmentResponse::default());
-        };
-        let theirs = Cpuset { cpus, mems: String::new() };
-        if !theirs.cpus.is_empty() && difference(Some(&theirs), &ours).cpus {
-            let field = i32::from(api::Field::CpuSetCpUs);
-            let owner =
-                owners.and_then(|all| all.owners.get(&id).and_then(|of| of.simple.get(&field).cloned()));
-            let owner = owner.unwrap_or_else(|| "another plugin".to_owned());
-            let what = format!("{owner} set CPUs {} for container {id}, ours are {}", theirs.cpus, ours.cpus);
-            tracing::warn!(container = %id, %owner, theirs = %theirs.cpus, ours = %ours.cpus, "another plugin set a container's CPUs");
-            self.diagnosis.conflict(what);
-        }
-        Ok(ValidateContainerAdjustmentResponse::default())
     }
 
     /// Its cgroup exists and its program has not begun. An update that the runtime dropped is made good here.

@@ -19,7 +19,9 @@ use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use oxalyst_topology::CpuSet;
 
 pub use actor::{
-    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, Others, PutSandbox, RefreshSandbox, Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized, Resynchronise, SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Wrote,
+    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, Others, PutSandbox, RefreshSandbox,
+    Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized,
+    Resynchronise, SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Wrote,
 };
 pub use claims::{Claims, Idle};
 use entry::Entry;
