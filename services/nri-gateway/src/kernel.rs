@@ -2,6 +2,7 @@
 
 mod census;
 mod others;
+mod systemd;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use crate::placements::Cpuset;
 use crate::roster::{Check, Idle, Seen};
 
 pub use census::Shown;
+use systemd::Systemd;
 
 /// Looks at once. A file system that hangs costs this many threads and no more.
 const THREADS: usize = 4;
@@ -27,6 +29,7 @@ const THREADS: usize = 4;
 pub struct Kernel {
     host_root: PathBuf,
     hierarchy: Arc<Mutex<Option<Arc<Hierarchy>>>>,
+    systemd: Systemd,
     threads: Arc<Semaphore>,
 }
 
@@ -66,7 +69,8 @@ pub struct Look {
 impl Kernel {
     /// The files below `<host_root>/sys/fs/cgroup`.
     pub fn new(host_root: PathBuf) -> Self {
-        Self { host_root, hierarchy: Arc::default(), threads: Arc::new(Semaphore::new(THREADS)) }
+        let systemd = Systemd::new(&host_root);
+        Self { host_root, hierarchy: Arc::default(), systemd, threads: Arc::new(Semaphore::new(THREADS)) }
     }
 
     /// Reads the files of each container.
@@ -103,9 +107,14 @@ impl Kernel {
         if changes.is_empty() {
             return Ok(Look::default());
         }
+        let systemd = self.systemd.clone();
         self.work(deadline, move |hierarchy| {
             changes.into_iter().fold(Look::default(), |look, (check, change)| {
-                look.with(hierarchy, &check, &Correct::This(change.cpuset))
+                let mut look = look.with(hierarchy, &check, &Correct::This(change.cpuset));
+                if hierarchy.is_unified() && look.wrote.last() == Some(&check.container_id) {
+                    look.remember(&systemd, &check);
+                }
+                look
             })
         })
         .await
@@ -220,6 +229,18 @@ impl Look {
         };
         self.seen.push((check.container_id.clone(), seen));
         self
+    }
+
+    /// Has systemd keep what was written to a unit of its own.
+    fn remember(&mut self, systemd: &Systemd, check: &Check) {
+        let unit = check.cgroups_path.rsplit('/').next().unwrap_or_default();
+        let (true, Some(wanted)) = (unit.ends_with(".scope") || unit.ends_with(".slice"), &check.wanted)
+        else {
+            return;
+        };
+        if let Err(e) = systemd.allow(unit, &wanted.cpus, &wanted.mems) {
+            self.reports.push((check.container_id.clone(), e.to_string()));
+        }
     }
 
     fn look_at(
