@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use integration::imitation::{CgroupLayout, Imitation, MachineLayout, Seen, Setup};
-use integration::runtime::Runtime;
+use integration::runtime::{Resizes, Runtime};
 use integration::scenarios::World;
 use oxalyst_nri::api::Event;
 

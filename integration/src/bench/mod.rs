@@ -1,6 +1,8 @@
 //! What the budgets of `docs/architecture.md` measure, each figure beside its floor, which is taken in the same run and in turn
 //! with it so that noise hits both.
 
+mod bare_reads;
+mod cgroups;
 mod commit;
 mod floor;
 mod hook;
@@ -55,7 +57,7 @@ pub async fn run(
         note("hook-growth, memory-1000: 1,000 running containers beside 10");
         keep("hook-growth", hook::growth(&folder.join("g")).await);
     }
-    for containers in [100, 500] {
+    for containers in [100, 500, 2000] {
         if wanted("metrics-pass") {
             note(&format!("metrics-pass: {containers} containers"));
             keep("metrics-pass", metrics::measure(&folder.join(format!("m{containers}")), containers).await);

@@ -1,6 +1,7 @@
 //! What the operator typed.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -75,8 +76,29 @@ pub(crate) enum MetricsAction {
     Get(Selection),
     /// Measurements as they change, until interrupted.
     Watch(Selection),
-    /// CPU, memory, throttling and pressure of every container, the busiest first.
-    Top,
+    /// CPU, memory, throttling and pressure of every pod, the busiest first; on a terminal over and over until interrupted.
+    Top(TopArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// A row for each container instead of each pod.
+    #[arg(long)]
+    pub(crate) containers: bool,
+    /// Shows it anew so often, at least 0.1; without it every 2 s on a terminal, once elsewhere.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) every: Option<Duration>,
+    /// Shows it once, also on a terminal.
+    #[arg(long, conflicts_with = "every")]
+    pub(crate) once: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if !(0.1..=3600.0).contains(&seconds) {
+        return Err("it must be within 0.1 to 3600".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }
 
 #[derive(Debug, Args)]

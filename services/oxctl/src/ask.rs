@@ -1,14 +1,14 @@
 //! Each command: which services it asks, and which view their answers make.
 
-use std::io::Write as _;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oxalyst_mesh::NODE_SERVICES;
 use oxalyst_proto::mesh::v1::Status;
 use oxalyst_proto::metrics::v1::{QueryRequest, Scope as MetricScope};
 use serde::Serialize;
 
-use crate::args::{Cli, Command, MetricsAction, MetricsArgs, Output, Scope, Selection};
+use crate::args::{Cli, Command, MetricsAction, MetricsArgs, Output, Scope, Selection, TopArgs};
 use crate::peers::{PeerError, Peers};
 use crate::view::catalogue::{ListView, SourcesView};
 use crate::view::doctor::DoctorView;
@@ -62,10 +62,7 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
             let view = SourcesView::new(peers.list_sources().await?);
             answer(&view, output, |_| view.render(), Vec::new(), Told::well_if(view.well()))
         }
-        Some(MetricsAction::Top) => {
-            let view = TopView::new(peers.metrics(top::query()).await?);
-            answer(&view, output, |_| view.render(), Vec::new(), Told::Well)
-        }
+        Some(MetricsAction::Top(args)) => top(peers, args, output).await,
         Some(MetricsAction::Watch(selection)) => {
             let mut stream = peers.watch_metrics(query(selection)).await?;
             while let Some(reply) = peers.next(&mut stream).await? {
@@ -78,6 +75,37 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
             }
             Ok(Answer { text: String::new(), problems: Vec::new(), told: Told::Well })
         }
+    }
+}
+
+/// How often the table is shown anew on a terminal.
+const REFRESH: Duration = Duration::from_secs(2);
+/// Moves to the first line and clears what is below.
+const CLEAR: &str = "\u{1b}[H\u{1b}[J";
+
+async fn top(peers: &Peers, args: &TopArgs, output: Output) -> Result<Answer, AskError> {
+    let terminal = std::io::stdout().is_terminal();
+    let every = args.every.or_else(|| (terminal && !args.once && output != Output::Json).then_some(REFRESH));
+    let once = async || {
+        let view = TopView::new(peers.metrics(top::query()).await?, args.containers);
+        answer(&view, output, |_| view.render(), Vec::new(), Told::Well)
+    };
+    let Some(every) = every else { return once().await };
+    loop {
+        let text = match once().await {
+            Ok(answer) => answer.text,
+            // Whoever keeps it open wants to see when it is back.
+            Err(error) => format!("{error}\n"),
+        };
+        let (before, after) = if terminal { (CLEAR, "") } else { ("", "\n") };
+        // A reader that has seen enough ends it.
+        if write!(std::io::stdout(), "{before}{text}{after}")
+            .and_then(|()| std::io::stdout().flush())
+            .is_err()
+        {
+            return Ok(Answer { text: String::new(), problems: Vec::new(), told: Told::Well });
+        }
+        tokio::time::sleep(every).await;
     }
 }
 

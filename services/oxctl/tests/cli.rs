@@ -146,6 +146,7 @@ impl Metrics for Imitation {
             sources: vec!["cgroup-v2".into()],
             availability,
             history: true,
+            ..metrics::MetricInfo::default()
         };
         Ok(Response::new(ListMetricsReply { metrics: vec![info] }))
     }
@@ -161,6 +162,10 @@ impl Metrics for Imitation {
             ..Default::default()
         };
         Ok(Response::new(ListSourcesReply { sources: vec![source] }))
+    }
+
+    async fn push(&self, _: Request<metrics::PushRequest>) -> Result<Response<metrics::PushReply>, Status> {
+        Err(Status::unimplemented("not asked here"))
     }
 }
 
@@ -321,7 +326,14 @@ fn metrics_can_be_listed_watched_and_their_sources_told() {
     let (code, out, err) = oxctl(dir.path(), &["metrics", "watch", "cpu.b"]);
     assert_eq!((code, out.matches("cpu.b").count()), (Some(0), 2), "{out}{err}");
     let (code, out, err) = oxctl(dir.path(), &["metrics", "top"]);
-    assert!(code == Some(0) && out.contains("CONTAINER"), "{out}{err}");
+    assert!(
+        code == Some(0) && out.starts_with("POD ") && !out.contains('\u{1b}'),
+        "no terminal, once: {out}{err}"
+    );
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "top", "--containers"]);
+    assert!(code == Some(0) && out.starts_with("CONTAINER "), "{out}{err}");
+    let (code, _, err) = oxctl(dir.path(), &["metrics", "top", "--every", "0"]);
+    assert!(code == Some(2) && err.contains("within 0.1"), "{err}");
 }
 
 #[test]
