@@ -140,6 +140,7 @@ fn pod_placement(pod: &Pod, placed: &PodPlacement) -> orm::PodPlacement {
         request_source: pod.told.source.to_string(),
         decided_by: pod.told.decided_by.to_string(),
         containers: main.map(|main| elsewhere(pod, placed, main)).unwrap_or_default(),
+        oci_properties: Default::default(),
     }
 }
 
