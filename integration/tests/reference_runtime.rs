@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use integration::imitation::{CgroupLayout, Imitation, MachineLayout, Seen, Setup};
-use integration::runtime::{Resizes as _, Runtime};
+use integration::runtime::{Resizes, Runtime};
 use integration::scenarios::World;
 use oxalyst_nri::api::Event;
 
@@ -25,6 +25,11 @@ mod nri_0_9 {
     }
 
     integration::every_scenario!(run);
+
+    #[tokio::test]
+    async fn a_resized_container_keeps_its_first_cpu() {
+        run(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
+    }
 
     #[tokio::test]
     async fn every_event_is_answered_in_the_librarys_own_bytes() {
@@ -43,6 +48,11 @@ mod nri_0_12 {
     }
 
     integration::every_scenario!(run);
+
+    #[tokio::test]
+    async fn a_resized_container_keeps_its_first_cpu() {
+        run(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
+    }
 
     #[tokio::test]
     async fn every_event_is_answered_in_the_librarys_own_bytes() {
