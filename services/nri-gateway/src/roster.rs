@@ -210,11 +210,11 @@ impl Roster {
         let waiting = self.waiting(&placements);
         let mut corrections = Corrections::default();
         for (other, entry) in self.containers.iter().filter(|(other, e)| *other != id && e.runs_or_will()) {
-            if entry.stands(&placements) {
+            if entry.stands(&placements) && !entry.unseen {
                 continue;
             }
             if let Some(target) = entry.target(&placements, &waiting) {
-                corrections.add(other, &target, difference(entry.applied.as_ref(), &target));
+                corrections.add(other, &target, difference(entry.held(), &target));
             }
         }
         let shrink = std::mem::take(&mut corrections.shrink);

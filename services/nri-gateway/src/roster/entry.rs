@@ -213,6 +213,11 @@ impl Entry {
         place.0 == applied.cpus && place.1 == applied.mems
     }
 
+    /// What it runs on as far as that is certain: what was sent and not yet seen may wait for the very call that is being answered.
+    pub(super) fn held(&self) -> Option<&Cpuset> {
+        self.kernel.as_ref().filter(|_| self.unseen).or(self.applied.as_ref())
+    }
+
     pub(super) fn runs_or_will(&self) -> bool {
         self.phase != Phase::Stopped
     }
