@@ -27,6 +27,11 @@ mod nri_0_9 {
     integration::every_scenario!(run);
 
     #[tokio::test]
+    async fn a_resized_container_keeps_its_first_cpu() {
+        run(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
+    }
+
+    #[tokio::test]
     async fn every_event_is_answered_in_the_librarys_own_bytes() {
         run(async |world| every_event(world, false).await).await;
     }
@@ -43,6 +48,11 @@ mod nri_0_12 {
     }
 
     integration::every_scenario!(run);
+
+    #[tokio::test]
+    async fn a_resized_container_keeps_its_first_cpu() {
+        run(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
+    }
 
     #[tokio::test]
     async fn every_event_is_answered_in_the_librarys_own_bytes() {

@@ -189,6 +189,7 @@ pub fn refusal(refusal: &Refusal) -> orm::Refusal {
         message: refusal.message.clone(),
         asked_milli_cpu: refusal.asked.map_or(0, |milli| milli.0),
         free: refusal.free.iter().map(free).collect(),
+        rule: refusal.rule.to_string(),
     }
 }
 

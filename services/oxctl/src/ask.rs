@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::args::{Cli, Command, MetricsAction, MetricsArgs, Output, Scope, Selection, TopArgs};
 use crate::peers::{PeerError, Peers};
+use crate::reasons::{self, ReasonError};
 use crate::view::catalogue::{ListView, SourcesView};
 use crate::view::doctor::DoctorView;
 use crate::view::metrics::MetricsView;
@@ -30,6 +31,8 @@ pub(crate) enum AskError {
     Peers(Vec<String>),
     #[error("writing the answer as JSON: {0}")]
     Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Reason(#[from] ReasonError),
 }
 
 pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
@@ -47,6 +50,10 @@ pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
             answer(&view, cli.output, |wide| view.render(wide), Vec::new(), Told::Well)
         }
         Command::Metrics(args) => metrics(&peers, args, cli.output).await,
+        Command::Explain(args) => reasons::explain(&peers, args, cli.output).await,
+        Command::WhatIf(args) => reasons::what_if(&peers, args, cli.output).await,
+        Command::Record { file } => reasons::record(&peers, file, cli.output).await,
+        Command::Replay { file } => reasons::replay(file, cli.output),
     }
 }
 
@@ -167,7 +174,7 @@ fn query(args: &Selection) -> QueryRequest {
     QueryRequest { metrics: args.metrics.clone(), scopes, ids: args.ids.clone(), max_age_ms: args.max_age_ms }
 }
 
-fn answer(
+pub(crate) fn answer(
     view: &impl Serialize,
     output: Output,
     table: impl FnOnce(bool) -> String,
@@ -182,7 +189,7 @@ fn answer(
     Ok(Answer { text, problems, told })
 }
 
-fn now_unix_ms() -> i64 {
+pub(crate) fn now_unix_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

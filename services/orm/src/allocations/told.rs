@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use actix::{Handler, Message, MessageResult};
-use oxalyst_planner::plan::{Reason, Refusal};
+use oxalyst_planner::decision::Step;
+use oxalyst_planner::plan::{Reason, Refusal, Rule};
 use oxalyst_planner::pods::{self, PodRequest, Request, Resize};
 use oxalyst_proto::orm::v1 as orm;
 use oxalyst_proto::orm::v1::PlacementEvent;
 
-use super::{Admitted, Allocations};
+use super::{Admitted, Allocations, Occasion};
 use crate::resize::{self, Told};
 use crate::{clock, wire};
 
@@ -35,6 +36,8 @@ pub struct ResizeContainer {
     pub told: Told,
     /// Past this time, milliseconds since the Unix epoch, nothing may be committed; 0: no such time.
     pub deadline_unix_ms: i64,
+    /// When it came.
+    pub occasion: Occasion,
 }
 
 /// What specs ask for and could not be given, by pod: tried again until there is room, or the spec asks for something else.
@@ -57,7 +60,7 @@ impl Handler<ResizeContainer> for Allocations {
 
     fn handle(
         &mut self,
-        ResizeContainer { told, deadline_unix_ms }: ResizeContainer,
+        ResizeContainer { told, deadline_unix_ms, occasion }: ResizeContainer,
         _: &mut Self::Context,
     ) -> Self::Result {
         let uid = told.uid.clone();
@@ -65,9 +68,14 @@ impl Handler<ResizeContainer> for Allocations {
         let outcome = resize::by_runtime(pod.as_deref(), &told).and_then(|resize| {
             if deadline_unix_ms > 0 && clock::unix_ms() > deadline_unix_ms {
                 let message = "the deadline has passed: nobody waits".to_owned();
-                return Err(Refusal { reason: Reason::Expired, message, asked: told.cpu, free: Vec::new() });
+                let (reason, rule) = (Reason::Expired, Rule::Deadline);
+                let refusal = Refusal { reason, rule, message, asked: told.cpu, free: Vec::new() };
+                if let Some(resize) = resize {
+                    self.note_refused(resize, Some(refusal.clone()), occasion);
+                }
+                return Err(refusal);
             }
-            resize.map(|resize| self.resize(resize)).transpose()
+            resize.map(|resize| self.resize(resize, true, occasion)).transpose()
         });
         MessageResult(match outcome {
             Ok(event) => {
@@ -105,12 +113,13 @@ impl Allocations {
 
     /// The pod's containers, one by one, in place of its total.
     fn refine(&mut self, now: &PodRequest) {
+        let occasion = Occasion::now();
         let plan = pods::refine(&self.state, &self.machine, &self.rules, now);
         if plan.is_empty() {
             return;
         }
         tracing::debug!(uid = now.uid, containers = now.containers.len(), "the pod is known by its spec");
-        if let Err(e) = self.settle(plan) {
+        if let Err(e) = self.settle(plan, Step::Refine(now.clone()), occasion) {
             tracing::warn!(error = %e, uid = now.uid, "the pod's spec cannot be taken up");
         }
     }
@@ -120,7 +129,7 @@ impl Allocations {
         let mut met = true;
         for resize in resize::by_spec(pod, before, &now) {
             let container = resize.container.clone();
-            match self.resize(resize) {
+            match self.resize(resize, first, Occasion::now()) {
                 Ok(_) => tracing::info!(uid = now.uid, container, "resized as its spec asks"),
                 Err(refusal) => {
                     met = false;
@@ -139,18 +148,45 @@ impl Allocations {
         }
     }
 
-    /// Makes the resize durable and true. The set of a container that grows is told to nobody before that.
-    fn resize(&mut self, resize: Resize) -> Result<Arc<PlacementEvent>, Refusal> {
+    /// Makes the resize durable and true. The set of a container that grows is told to nobody before that. A refusal is remembered
+    /// if it is `news`, and not each time that it is tried again.
+    fn resize(
+        &mut self,
+        resize: Resize,
+        news: bool,
+        occasion: Occasion,
+    ) -> Result<Arc<PlacementEvent>, Refusal> {
         let asked = resize.cpu;
-        let told = |refusal: Refusal| Refusal { asked, ..refusal };
-        let plan =
-            pods::plan(&self.state, &self.machine, &self.rules, &Request::Resize(resize)).map_err(told)?;
-        self.settle(plan).map_err(|e| Refusal {
-            reason: Reason::Storage,
-            message: format!("CPUs are given exclusively only when that is durable, and it is not: {e}"),
-            asked,
-            free: pods::free_per_node(&self.state, &self.view()),
+        let request = Request::Resize(resize.clone());
+        let plan = match pods::plan(&self.state, &self.machine, &self.rules, &request) {
+            Ok(plan) => plan,
+            Err(refusal) => {
+                if news {
+                    self.note_refused(resize, None, occasion);
+                }
+                return Err(Refusal { asked, ..refusal });
+            }
+        };
+        let arrived = occasion.clone();
+        self.settle(plan, Step::Whole(request), occasion).map_err(|e| {
+            let refusal = Refusal {
+                reason: Reason::Storage,
+                rule: Rule::Durable,
+                message: format!("CPUs are given exclusively only when that is durable, and it is not: {e}"),
+                asked,
+                free: pods::free_per_node(&self.state, &self.view()),
+            };
+            if news {
+                self.note_refused(resize, Some(refusal.clone()), arrived);
+            }
+            refusal
         })
+    }
+
+    /// What is refused changes nothing: it was planned on what is held now.
+    fn note_refused(&self, resize: Resize, overruled: Option<Refusal>, occasion: Occasion) {
+        let now = (self.state.clone(), self.ledger.generation());
+        self.note(now, Step::Whole(Request::Resize(resize)), overruled, occasion);
     }
 
     fn resized(&self, uid: &str, event: Option<Arc<PlacementEvent>>) -> orm::AdmitReply {
