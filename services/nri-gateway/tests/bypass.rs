@@ -275,6 +275,28 @@ async fn k6_without_a_runtime_it_goes_past_it_visibly_and_comes_back_by_itself()
 }
 
 #[actix::test]
+async fn a_pod_that_lies_where_no_kubelet_puts_it_keeps_its_cpus_while_the_runtime_is_away() {
+    let mut node = Plain::new(Mode::Auto);
+    node.tree(Layout::V1, &["kubepods/poda/a1"]);
+    node.meta.set(vec![listed("a", "shared_cores", "a1")]);
+    let runtime = Node::bare();
+    let listener = UnixListener::bind(&node.settings.nri_socket).unwrap();
+    node.start();
+    let first = session(&listener, &runtime, "d", "d1").await;
+    node.mode("nri").await;
+    until("the pod is taken in", async || node.orm.cpus("d")).await;
+    drop(first);
+    drop(listener);
+    fs::remove_file(&node.settings.nri_socket).unwrap();
+    node.mode("bypass").await;
+    node.runs_on("kubepods/poda/a1", "0-2").await;
+    let rounds = node.orm.log().len();
+    until("some more rounds", async || (node.orm.log().len() > rounds + 3).then_some(())).await;
+    assert_eq!(node.orm.cpus("d").as_deref(), Some("3"));
+    assert!(!node.orm.log().iter().any(|call| call.starts_with("release d")), "{:?}", node.orm.log());
+}
+
+#[actix::test]
 async fn in_mode_nri_nothing_is_written_past_the_runtime() {
     let mut node = Plain::new(Mode::Nri);
     node.tree(Layout::V1, &["kubepods/podd/d1"]);

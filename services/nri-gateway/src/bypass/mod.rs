@@ -73,6 +73,8 @@ struct Memory {
     follower: JoinHandle<()>,
     /// When a pod of which only the UID is known was first seen.
     unknown: BTreeMap<String, Instant>,
+    /// Those that were waited for long enough.
+    settled: BTreeSet<String>,
     /// Pods that the orm refused: they run all the same, and are taken in.
     refused: BTreeSet<String>,
     everything_at: Instant,
@@ -137,6 +139,7 @@ impl Memory {
             pods,
             follower: tokio::spawn(pods::follow(meta, tell)),
             unknown: BTreeMap::new(),
+            settled: BTreeSet::new(),
             refused: BTreeSet::new(),
             everything_at: Instant::now(),
         }
@@ -218,24 +221,24 @@ impl Bypass {
         Ok(lacks)
     }
 
-    /// Pods of which nobody has told more for long enough are taken in as they are. True where there are such.
+    /// Pods of which nobody has told more for long enough are taken in as they are. True where there are new ones.
     async fn settle(&self, memory: &mut Memory, unknown: &[String]) -> Result<bool, RoundError> {
         memory.unknown.retain(|uid, _| unknown.contains(uid));
         let now = Instant::now();
         for uid in unknown {
             memory.unknown.entry(uid.clone()).or_insert(now);
         }
-        let settled: Vec<String> = memory
-            .unknown
-            .iter()
-            .filter(|(_, since)| now.saturating_duration_since(**since) >= PATIENCE)
-            .map(|(uid, _)| uid.clone())
-            .collect();
-        let any = !settled.is_empty();
-        if any {
-            self.roster.send(SettleUnknown(settled)).await.map_err(|_| RoundError::Stopping)?;
+        memory.settled.retain(|uid| unknown.contains(uid));
+        let late = |since: &Instant| now.saturating_duration_since(*since) >= PATIENCE;
+        let due = memory.unknown.iter().filter(|(uid, since)| late(since) && !memory.settled.contains(*uid));
+        let due: Vec<String> = due.map(|(uid, _)| uid.clone()).collect();
+        if due.is_empty() {
+            return Ok(false);
         }
-        Ok(any)
+        tracing::info!(pods = ?due, "nobody tells more of these pods: they are taken in as they are");
+        memory.settled.extend(due.iter().cloned());
+        self.roster.send(SettleUnknown(due)).await.map_err(|_| RoundError::Stopping)?;
+        Ok(true)
     }
 
     /// Asks the orm for pods that have no placement. True where a pod was refused, and so has to be taken in.

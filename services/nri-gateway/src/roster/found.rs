@@ -1,6 +1,6 @@
 //! What bypass mode finds in the tree of cgroups, where no runtime tells.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
 
@@ -42,8 +42,15 @@ impl Roster {
             }
             self.sandboxes.insert(lodging.sandbox.sandbox_id.clone(), lodging);
         }
-        is_changed |= !known.is_empty();
-        taken.ended = known.into_values().map(|lodging| lodging.sandbox).collect();
+        // Whatever a runtime has told, and never lay where pods are looked for, is not known to have ended: it keeps what it has
+        // until the runtime is back.
+        let told: BTreeSet<&str> = self.sandboxes.values().map(|l| l.sandbox.pod_uid.as_str()).collect();
+        let (kept, gone): (Vec<_>, Vec<_>) =
+            known.into_values().partition(|l| !l.found && !told.contains(l.sandbox.pod_uid.as_str()));
+        is_changed |= !gone.is_empty();
+        taken.ended = gone.into_iter().map(|lodging| lodging.sandbox).collect();
+        let kept: BTreeMap<String, Lodging> =
+            kept.into_iter().map(|lodging| (lodging.sandbox.sandbox_id.clone(), lodging)).collect();
         let mut known: BTreeMap<String, Entry> = std::mem::take(&mut self.containers);
         for container in census.containers {
             let id = container.container_id.clone();
@@ -61,7 +68,12 @@ impl Roster {
             };
             self.containers.insert(id, entry);
         }
-        if is_changed || !known.is_empty() {
+        let (stay, go): (Vec<_>, Vec<_>) =
+            known.into_iter().partition(|(_, entry)| kept.contains_key(&entry.container.sandbox_id));
+        is_changed |= !go.is_empty();
+        self.containers.extend(stay);
+        self.sandboxes.extend(kept);
+        if is_changed {
             self.feed.resnapshot();
         }
         taken
