@@ -21,7 +21,7 @@ pub(super) fn rows(scene: &mut Scene, id: &str, when: &str) -> Result<Vec<Row>, 
 }
 
 /// Proportional set size from `/proc/<pid>/smaps_rollup`, in MiB.
-fn pss_mib(pid: u32) -> Result<f64, Fault> {
+pub(super) fn pss_mib(pid: u32) -> Result<f64, Fault> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = std::fs::read_to_string(&path).map_err(|e| format!("read {path}: {e}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));

@@ -1,38 +1,36 @@
-//! One pass of the metrics-fetcher over the kernel's cgroups against bare reads of the same files.
+//! The metrics-fetcher over the kernel's cgroups: a pass against bare reads of the same files, questions, memory.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
-use oxalyst_proto::metrics::v1::{ListSourcesRequest, SourceInfo};
+use oxalyst_proto::metrics::v1::{HistoryRequest, ListSourcesRequest, QueryRequest, Scope, SourceInfo};
 use tonic::transport::Channel;
 
+use super::bare_reads::BareReads;
+use super::cgroups::Cgroups;
+use super::memory::pss_mib;
 use super::samples::Samples;
 use super::scene::PATIENCE;
 use super::{Fault, Row};
 use crate::imitation::{Imitation, Setup};
 use crate::mesh::Mesh;
-use crate::runtime::{ContainerSpec, PodSpec, Runtime, fresh_uid, poll_until};
+use crate::runtime::{ContainerSpec, PodSpec, Runtime, poll_until};
 
 const PASSES: usize = 40;
-
-/// Cgroups of the kernel's, removed when dropped.
-#[derive(Debug, Default)]
-struct Cgroups(Vec<PathBuf>);
+const QUESTIONS: usize = 300;
+/// As many points as ten minutes hold at the default period of 5 s.
+const POINTS: u64 = 121;
 
 pub(super) async fn measure(folder: &Path, containers: usize) -> Result<Vec<Row>, Fault> {
     std::fs::create_dir_all(folder)?;
     let machine = crate::remains::in_memory()?;
     let mut runtime = Imitation::start(machine.path(), Setup::default()).await?;
-    let cgroups = Cgroups::create(containers);
-    let real = cgroups.is_ok();
-    let tree = match &cgroups {
-        Ok(_) => "the kernel's cgroups".to_owned(),
-        Err(e) => format!("an imitated tree, files and no cgroups ({e})"),
+    let (cgroups, tree) = match Cgroups::create(containers) {
+        Ok(cgroups) => (Some(cgroups), "the kernel's cgroups".to_owned()),
+        Err(e) => (None, format!("an imitated tree, files and no cgroups ({e})")),
     };
-    if !real {
+    if cgroups.is_none() {
         for n in 0..containers {
             let sandbox = runtime.run_pod(&PodSpec::new(&format!("p{n}"), "shared_cores", 1)).await?;
             let container = runtime.create_container(&sandbox, &ContainerSpec::new("main", 100)).await?;
@@ -40,30 +38,53 @@ pub(super) async fn measure(folder: &Path, containers: usize) -> Result<Vec<Row>
         }
     }
     let mut mesh = Mesh::new(folder, &runtime)?;
-    mesh.set("metrics-fetcher", "period_ms=250");
-    if real {
+    let period = Duration::from_millis(if containers > 500 { 1000 } else { 250 });
+    mesh.set("metrics-fetcher", &format!("period_ms={}", period.as_millis()));
+    if let Some(Cgroups { root, .. }) = &cgroups {
         mesh.set("metrics-fetcher", "common.host_root=/");
+        mesh.set("metrics-fetcher", &format!("cgroup_roots=[/{root}]"));
     }
     mesh.start("metrics-fetcher")?;
     mesh.ready("metrics-fetcher").await?;
-    let outcome = passes(&mut mesh, containers, &tree).await;
+    let outcome = rows(&mut mesh, (containers, period), &tree, cgroups.as_ref()).await;
     mesh.stop().await?;
     runtime.remove().await?;
     drop(cgroups);
     outcome
 }
 
-async fn passes(mesh: &mut Mesh, containers: usize, tree: &str) -> Result<Vec<Row>, Fault> {
+async fn rows(
+    mesh: &mut Mesh,
+    (containers, period): (usize, Duration),
+    tree: &str,
+    cgroups: Option<&Cgroups>,
+) -> Result<Vec<Row>, Fault> {
     let pid = mesh.pid("metrics-fetcher").ok_or("metrics-fetcher does not run")?;
-    let client = MetricsClient::new(mesh.channel("metrics-fetcher"));
+    let mut client = MetricsClient::new(mesh.channel("metrics-fetcher"));
+    let mut rows = vec![pass(&client, pid, (containers, period), tree, cgroups).await?];
+    if containers == 500 {
+        rows.extend(questions(&mut client, containers).await?);
+        if let Some(id) = cgroups.and_then(|c| c.ids.first()) {
+            rows.push(memory(&client, pid, id).await?);
+        }
+    }
+    Ok(rows)
+}
+
+async fn pass(
+    client: &MetricsClient<Channel>,
+    pid: u32,
+    (containers, period): (usize, Duration),
+    tree: &str,
+    cgroups: Option<&Cgroups>,
+) -> Result<Row, Fault> {
     let mut last = poll_until(PATIENCE, async || {
         let source = cgroup_source(&mut client.clone()).await.map_err(|e| e.to_string())?;
         let seen = source.subjects as usize >= containers;
         if seen { Ok(source) } else { Err(format!("sees {} of {containers} containers", source.subjects)) }
     })
     .await?;
-    let kept = kept_open(pid)?;
-    let mut buffer = vec![0; 64 << 10];
+    let mut bare = BareReads::of(pid, cgroups)?;
     let (mut pass, mut floor) = (Samples::default(), Samples::default());
     while pass.len() < PASSES {
         let before = last.last_pass_unix_ms;
@@ -73,88 +94,85 @@ async fn passes(mesh: &mut Mesh, containers: usize, tree: &str) -> Result<Vec<Ro
         })
         .await?;
         pass.push(Duration::from_micros(last.last_pass_us));
-        let start = Instant::now();
-        for file in &kept {
-            // Gone meanwhile is a shorter floor, no fault.
-            let _ = file.read_at(&mut buffer, 0);
-        }
-        floor.push(start.elapsed());
+        // A pass finds the caches as half a period of others leaves them; so does the floor.
+        tokio::time::sleep(period / 2).await;
+        floor.push(bare.sample());
     }
-    Ok(vec![Row {
+    Ok(Row {
         id: format!("metrics-pass-{containers}"),
         what: format!(
             "a pass of the metrics-fetcher over {} containers of {tree}, median of {PASSES} as it tells them, in turn with the \
-             floor (one pread of each of the {} files that it keeps open)",
+             floor ({})",
             last.subjects,
-            kept.len()
+            bare.told()
         ),
         value: pass.quantile_ms(0.5),
         unit: "ms",
         floor: Some(floor.quantile_ms(0.5)),
         budget: 1.3,
-    }])
+    })
+}
+
+async fn questions(client: &mut MetricsClient<Channel>, containers: usize) -> Result<Vec<Row>, Fault> {
+    let top = ["cpu.usage.container", "mem.workingset.container", "cpu.throttled.time.container.rate"];
+    let top = QueryRequest {
+        metrics: top.map(str::to_owned).to_vec(),
+        scopes: vec![Scope::Container as i32],
+        ..QueryRequest::default()
+    };
+    let node = QueryRequest { scopes: vec![Scope::Node as i32], ..QueryRequest::default() };
+    let mut rows = Vec::new();
+    for (id, what, request, budget) in [
+        ("metrics-query-node", "every metric of the node".to_owned(), node, 5.0),
+        ("metrics-query-all", format!("three metrics of {containers} containers"), top, 20.0),
+    ] {
+        let mut samples = Samples::default();
+        while samples.len() < QUESTIONS {
+            let start = Instant::now();
+            client.query(request.clone()).await?;
+            samples.push(start.elapsed());
+        }
+        rows.push(Row {
+            id: id.to_owned(),
+            what: format!(
+                "a question for {what} over the socket while passes go on, p99 of {QUESTIONS}; median {:.2} ms",
+                samples.quantile_ms(0.5)
+            ),
+            value: samples.quantile_ms(0.99),
+            unit: "ms",
+            floor: None,
+            budget,
+        });
+    }
+    Ok(rows)
+}
+
+/// Once the histories are as long as they become at the default period: points count, not minutes.
+async fn memory(client: &MetricsClient<Channel>, pid: u32, container_id: &str) -> Result<Row, Fault> {
+    let request = HistoryRequest {
+        metric: "mem.usage.container".into(),
+        container_id: container_id.into(),
+        window_ms: None,
+    };
+    poll_until(PATIENCE, async || {
+        let reply = client.clone().history(request.clone()).await.map_err(|e| e.to_string())?.into_inner();
+        if reply.points >= POINTS { Ok(()) } else { Err(format!("{} points", reply.points)) }
+    })
+    .await?;
+    Ok(Row {
+        id: "metrics-memory-500".to_owned(),
+        what: format!(
+            "PSS of the metrics-fetcher with 500 containers and histories of {POINTS} points: ten minutes of 5 s"
+        ),
+        value: pss_mib(pid)?,
+        unit: "MiB",
+        floor: None,
+        budget: 20.0,
+    })
 }
 
 async fn cgroup_source(client: &mut MetricsClient<Channel>) -> Result<SourceInfo, Fault> {
     let sources = client.list_sources(ListSourcesRequest {}).await?.into_inner().sources;
     let found = sources.into_iter().find(|s| s.name.starts_with("cgroup"));
     found.ok_or_else(|| "the metrics-fetcher has no cgroup source".into())
-}
-
-/// The same files as the process keeps open below `/sys` and `/proc` (of the host, or imitated), opened once more.
-fn kept_open(pid: u32) -> Result<Vec<File>, Fault> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
-        let Ok(target) = std::fs::read_link(entry?.path()) else { continue };
-        let path = target.to_string_lossy();
-        // What a pass reads: cgroups, and the machine's own files in the same pass.
-        let read =
-            path.contains("/cgroup/") || path.contains("/proc/") || path.contains("/devices/system/node/");
-        if read && target.is_file() {
-            files.push(File::open(target)?);
-        }
-    }
-    if files.is_empty() { Err("the metrics-fetcher keeps no cgroup file open".into()) } else { Ok(files) }
-}
-
-// === impl Cgroups ===
-
-impl Cgroups {
-    /// One pod each, as a kubelet names them, in each controller's tree.
-    fn create(containers: usize) -> Result<Self, Fault> {
-        let root = Path::new("/sys/fs/cgroup");
-        let trees: Vec<PathBuf> = if root.join("cgroup.controllers").exists() {
-            vec![root.to_owned()]
-        } else {
-            let named = ["cpu,cpuacct", "cpu", "cpuacct", "cpuset", "memory"];
-            named.iter().map(|name| root.join(name)).filter(|p| p.is_dir() && !p.is_symlink()).collect()
-        };
-        let mut made = Self::default();
-        for _ in 0..containers {
-            let uid = fresh_uid();
-            let id = format!("{0:016x}{0:016x}{0:016x}{0:016x}", fastrand::u64(..));
-            for tree in &trees {
-                let pod = tree.join(format!("kubepods/burstable/pod{uid}"));
-                for dir in [pod.clone(), pod.join(&id)] {
-                    std::fs::create_dir_all(&dir).map_err(|e| format!("make {}: {e}", dir.display()))?;
-                    made.0.push(dir);
-                }
-            }
-        }
-        Ok(made)
-    }
-}
-
-impl Drop for Cgroups {
-    fn drop(&mut self) {
-        for dir in self.0.iter().rev() {
-            let _ = std::fs::remove_dir(dir);
-        }
-        // The folders above go too if nobody else uses them.
-        for dir in &self.0 {
-            for above in dir.ancestors().take_while(|a| a.to_string_lossy().contains("kubepods")) {
-                let _ = std::fs::remove_dir(above);
-            }
-        }
-    }
 }

@@ -44,6 +44,16 @@ impl Now {
         Duration::from_nanos(self.monotonic_ns.saturating_sub(earlier.monotonic_ns))
     }
 
+    /// The moment that lies `by` before this one.
+    #[must_use]
+    pub fn earlier_by(self, by: Duration) -> Self {
+        let ns = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            monotonic_ns: self.monotonic_ns.saturating_sub(ns),
+            unix_ns: self.unix_ns.saturating_sub(i64::try_from(ns).unwrap_or(i64::MAX)),
+        }
+    }
+
     /// Milliseconds since the Unix epoch.
     pub fn unix_ms(self) -> i64 {
         self.unix_ns / 1_000_000

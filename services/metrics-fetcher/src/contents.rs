@@ -67,6 +67,8 @@ pub enum File {
     PidsLimit,
     /// `hugetlb.2MB.usage_in_bytes`, `hugetlb.2MB.current`.
     HugePages,
+    /// `hugetlb.1GB.usage_in_bytes`, `hugetlb.1GB.current`.
+    GiantPages,
     /// `/proc/stat`.
     NodeStat,
     /// `/proc/meminfo`.
@@ -180,7 +182,7 @@ pub struct Reading<'a> {
 
 impl File {
     /// Those of a container.
-    pub const CONTAINER: [Self; 26] = [
+    pub const CONTAINER: [Self; 27] = [
         Self::CpuUsage,
         Self::CpuStat,
         Self::MemoryUsage,
@@ -207,6 +209,7 @@ impl File {
         Self::Pids,
         Self::PidsLimit,
         Self::HugePages,
+        Self::GiantPages,
     ];
 
     /// Those of the node.
@@ -290,6 +293,8 @@ impl File {
             (Self::PidsLimit, _) => (Controller::Pids, "pids.max"),
             (Self::HugePages, false) => (Controller::Hugetlb, "hugetlb.2MB.usage_in_bytes"),
             (Self::HugePages, true) => (Controller::Hugetlb, "hugetlb.2MB.current"),
+            (Self::GiantPages, false) => (Controller::Hugetlb, "hugetlb.1GB.usage_in_bytes"),
+            (Self::GiantPages, true) => (Controller::Hugetlb, "hugetlb.1GB.current"),
             _ => return None,
         })
     }
@@ -332,6 +337,7 @@ impl File {
             | Self::SwapUsage
             | Self::Pids
             | Self::HugePages
+            | Self::GiantPages
             | Self::NodeScaleFactor => Contents::Number(parse::single(bytes)?),
             Self::MemoryLimit | Self::TcpLimit | Self::SwapLimit | Self::PidsLimit => {
                 Contents::Limit(parse::memory_limit(bytes)?)

@@ -1,14 +1,18 @@
 //! Rows that are computed from other rows of the same subject and source.
 
 use crate::catalogue::{self, Scope, Told};
-use crate::sample::{Absent, Cell, Reading};
+use crate::cells::Cells;
+use crate::sample::{Absent, Reading};
 
 /// The most inputs that a formula has.
 const INPUTS: usize = 4;
 
 /// Fills the derived cells of a subject from its other cells. `before` is what was known before this pass.
-pub fn derive(scope: Scope, before: &[Cell], cells: &mut [Cell]) {
+pub fn derive(scope: Scope, before: &Cells, cells: &mut Cells) {
     for (at, inputs, formula) in catalogue::derived(scope) {
+        if cells.get_mut(*at).is_none() {
+            continue;
+        }
         let mut values = [0.0; INPUTS];
         let mut result: Result<Option<Reading>, Absent> = Ok(None);
         for (value, place) in values.iter_mut().zip(inputs) {
@@ -52,23 +56,24 @@ fn older(a: Reading, b: Reading) -> Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cells::Layout;
     use crate::clock::Now;
+    use crate::sample::Cell;
 
-    fn cells(values: &[(&str, Result<f64, Absent>)]) -> Vec<Cell> {
-        let mut cells: Vec<Cell> =
-            catalogue::of(Scope::Container).iter().map(|_| Cell::absent(Absent::NotYet)).collect();
+    fn cells(values: &[(&str, Result<f64, Absent>)]) -> Cells {
+        let mut cells = Cells::unknown(Layout::full(Scope::Container));
         for (seconds, (name, value)) in (1u64..).zip(values) {
             let at = Now { monotonic_ns: seconds, unix_ns: 0 };
             let attempt = value.clone().map(|v| Reading::level(v, at));
-            cells[catalogue::find(name).unwrap().0] = Cell::default().after(attempt);
+            *cells.get_mut(catalogue::find(name).unwrap().0).unwrap() = Cell::default().after(attempt);
         }
         let before = cells.clone();
         derive(Scope::Container, &before, &mut cells);
         cells
     }
 
-    fn of(cells: &[Cell], name: &str) -> Cell {
-        cells[catalogue::find(name).unwrap().0].clone()
+    fn of(cells: &Cells, name: &str) -> Cell {
+        cells.get(catalogue::find(name).unwrap().0).unwrap().clone()
     }
 
     #[test]

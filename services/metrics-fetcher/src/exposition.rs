@@ -73,6 +73,10 @@ impl PassMetrics {
             "Files that the newest pass could not read",
             computed(write),
         );
+        let write: Write =
+            Arc::new(|s, e| gauge(e, usize::try_from(s.snapshot.pass.late).unwrap_or(usize::MAX)));
+        let help = "Reads that were given up because they hung, so far";
+        registry.register("collect_late_reads", help, computed(write));
         let write: Write = Arc::new(|s, e| gauge(e, s.snapshot.containers.len()));
         registry.register("collect_containers", "Containers known, removed ones included", computed(write));
         Self {

@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 use crate::aggregate::aggregate;
 use crate::clock::Clock;
 use crate::names::Directory;
+use crate::pushed::PushError;
 use crate::query::{self, Terms};
 use crate::store::Store;
 use crate::{catalogue, history};
@@ -37,8 +38,10 @@ pub struct Face {
 impl Face {
     fn samples(&self, request: &proto::QueryRequest) -> Result<proto::QueryReply, Status> {
         let now = self.clock.now();
-        let samples = query::samples(&self.store.view(), &self.names.load(), request, now, self.terms)
+        let known = self.names.load();
+        let mut samples = query::samples(&self.store.view(), &known, request, now, self.terms)
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
+        samples.extend(query::pushed(&self.store.pushed.told(now), &known, request, now));
         Ok(proto::QueryReply { samples, now_unix_ms: now.unix_ms() })
     }
 
@@ -125,8 +128,18 @@ impl Metrics for Face {
         &self,
         _: Request<proto::ListSourcesRequest>,
     ) -> Result<Response<proto::ListSourcesReply>, Status> {
-        let sources = query::sources(&self.store.view(), self.period);
+        let mut sources = query::sources(&self.store.view(), self.period);
+        sources.extend(self.store.pushed.told(self.clock.now()).iter().map(query::pushing));
         Ok(Response::new(proto::ListSourcesReply { sources }))
+    }
+
+    async fn push(&self, request: Request<proto::PushRequest>) -> Result<Response<proto::PushReply>, Status> {
+        let held = self.store.pushed.take(request.into_inner(), self.clock.now()).map_err(|e| match e {
+            PushError::Full { .. } => Status::resource_exhausted(e.to_string()),
+            _ => Status::invalid_argument(e.to_string()),
+        })?;
+        self.store.tell_news();
+        Ok(Response::new(proto::PushReply { held: held as u64 }))
     }
 }
 

@@ -12,6 +12,7 @@
 pub mod aggregate;
 pub mod bandwidth;
 pub mod catalogue;
+pub mod cells;
 pub mod clock;
 pub mod contents;
 pub mod derive;
@@ -20,7 +21,9 @@ pub mod face;
 pub mod history;
 pub mod machine;
 pub mod names;
+pub mod otel;
 pub mod parts;
+pub mod pushed;
 pub mod query;
 pub mod rank;
 pub mod rate;

@@ -11,6 +11,7 @@ use metrics_fetcher::face::Face;
 use metrics_fetcher::names::{self, Directory};
 use metrics_fetcher::settings::Settings;
 use metrics_fetcher::sources::cgroup::{Pass, Reader, Wiring, raise_file_limit};
+use metrics_fetcher::sources::resctrl::{self, Resctrl};
 use metrics_fetcher::sources::{Remote, follow};
 use metrics_fetcher::store::{Source, Store};
 use oxalyst_mesh::Mesh;
@@ -30,13 +31,18 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
     let metrics = PassMetrics::register(&mesh.registry, &store, &clock, settings.ages());
     let pass = Pass::new(settings.pass()?, Arc::clone(&clock));
     actix_rt::spawn(names::follow(mesh.run_dir.clone(), Arc::clone(&names)));
-    for (source, asked) in [(Source::Malachite, &settings.malachite), (Source::Kubelet, &settings.kubelet)] {
-        if let Some(client) = asked.client()? {
+    let realtime = settings.malachite_realtime_period();
+    for (source, asked, period) in [
+        (Source::Malachite, &settings.malachite, Some(settings.malachite.period())),
+        (Source::Realtime, &settings.malachite, realtime),
+        (Source::Kubelet, &settings.kubelet, Some(settings.kubelet.period())),
+    ] {
+        if let (Some(client), Some(period)) = (asked.client()?, period) {
             actix_rt::spawn(follow(Remote {
                 source,
                 client,
-                period: asked.period(),
-                ages: settings.ages_at(asked.period()),
+                period,
+                ages: settings.ages_at(period),
                 host_root: mesh.host_root.clone(),
                 store: Arc::clone(&store),
                 names: Arc::clone(&names),
@@ -44,6 +50,13 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
             }));
         }
     }
+    actix_rt::spawn(resctrl::follow(Resctrl {
+        host_root: mesh.host_root.clone(),
+        period: settings.period(),
+        ages: settings.ages(),
+        store: Arc::clone(&store),
+        clock: Arc::clone(&clock),
+    }));
     let wiring = Wiring {
         store: Arc::clone(&store),
         names: Arc::clone(&names),

@@ -8,6 +8,8 @@ use oxalyst_proto::metrics::v1 as proto;
 use crate::catalogue::{self, Metric, Scope};
 use crate::clock::Now;
 use crate::names::Known;
+use crate::otel;
+use crate::pushed::{Label, Told};
 use crate::rank::{Ranking, available, ranked};
 use crate::sample::{Ages, Cell, Judged, Quality};
 use crate::store::{Snapshot, Source, Subject, View};
@@ -58,7 +60,9 @@ pub fn samples(
     now: Now,
     terms: Terms,
 ) -> Result<Vec<proto::Sample>, UnknownMetric> {
-    if let Some(unknown) = request.metrics.iter().find(|name| catalogue::find(name).is_none()) {
+    // A name with a slash is one that somebody may push.
+    let known_name = |name: &String| name.contains('/') || catalogue::find(name).is_some();
+    if let Some(unknown) = request.metrics.iter().find(|name| !known_name(name)) {
         return Err(UnknownMetric(unknown.clone()));
     }
     let names: BTreeSet<&str> = request.metrics.iter().map(String::as_str).collect();
@@ -162,14 +166,6 @@ impl<'a> Asked<'a> {
 
     fn sample(&self, metric: &Metric, Chosen { judged, source, subject }: Chosen<'_>) -> proto::Sample {
         let name = self.known.by_container.get(&subject.id.container_id);
-        let quality = match judged.quality {
-            Quality::Fresh => proto::Quality::Fresh,
-            Quality::Clamped => proto::Quality::Clamped,
-            Quality::Fallback => proto::Quality::Fallback,
-            Quality::Stale => proto::Quality::Stale,
-            Quality::Missing => proto::Quality::Missing,
-            Quality::Reset => proto::Quality::Reset,
-        };
         let exact = source != Source::Kernel || judged.value.is_none();
         proto::Sample {
             metric: metric.name.to_owned(),
@@ -184,7 +180,7 @@ impl<'a> Asked<'a> {
             source: source_name(source, metric.scope, &self.view.kernel).to_owned(),
             time_unix_ns: judged.at.map_or(0, |at| at.unix_ns),
             age_ms: millis(judged.age),
-            quality: quality.into(),
+            quality: quality(judged.quality).into(),
             reason: judged.reason,
             interval_ms: millis(judged.interval),
             instance: subject.id.instance.to_string(),
@@ -193,6 +189,74 @@ impl<'a> Asked<'a> {
             cycle: subject.cycle,
             resolution: if exact { None } else { metric.resolution(judged.interval) },
         }
+    }
+}
+
+/// Those of the pushed values that a query asks for.
+pub fn pushed<'a>(
+    told: &'a [Told],
+    known: &'a Known,
+    request: &'a proto::QueryRequest,
+    now: Now,
+) -> impl Iterator<Item = proto::Sample> + 'a {
+    let wanted = |label: &Label| {
+        let owned = !label.container_id.is_empty() || !label.pod_uid.is_empty();
+        let ids = &request.ids;
+        (request.metrics.is_empty() || request.metrics.contains(&label.metric))
+            && (request.scopes.is_empty() || request.scopes.contains(&label.scope))
+            && (ids.is_empty()
+                || owned && (ids.contains(&label.container_id) || ids.contains(&label.pod_uid)))
+    };
+    told.iter().flat_map(move |source| {
+        let ages = source.ages();
+        let max_age = request.max_age_ms.map_or(ages.max_age, Duration::from_millis);
+        source.values.iter().filter(move |(label, _)| wanted(label)).map(move |(label, held)| {
+            let judged = held.cell.judge(now, Ages { max_age, ..ages }, false, None);
+            let name = known.by_container.get(&label.container_id);
+            proto::Sample {
+                metric: label.metric.clone(),
+                scope: label.scope,
+                container_id: label.container_id.clone(),
+                pod_uid: name.map_or(&label.pod_uid, |n| &n.pod_uid).clone(),
+                namespace: name.map(|n| n.namespace.clone()).unwrap_or_default(),
+                pod: name.map(|n| n.pod.clone()).unwrap_or_default(),
+                container: name.map(|n| n.container.clone()).unwrap_or_default(),
+                value: judged.value,
+                unit: held.unit.clone(),
+                source: source.source.clone(),
+                time_unix_ns: judged.at.map_or(0, |at| at.unix_ns),
+                age_ms: millis(judged.age),
+                quality: quality(judged.quality).into(),
+                reason: judged.reason,
+                instance: label.instance.clone(),
+                cgroup: label.cgroup.clone(),
+                read_time_unix_ns: held.read.unix_ns,
+                cycle: held.cycle,
+                ..proto::Sample::default()
+            }
+        })
+    })
+}
+
+/// The health of a source that pushes.
+pub fn pushing(told: &Told) -> proto::SourceInfo {
+    proto::SourceInfo {
+        name: told.source.clone(),
+        period_ms: millis(told.period),
+        last_pass_unix_ms: told.last.unix_ms(),
+        subjects: told.values.len() as u64,
+        ..proto::SourceInfo::default()
+    }
+}
+
+fn quality(quality: Quality) -> proto::Quality {
+    match quality {
+        Quality::Fresh => proto::Quality::Fresh,
+        Quality::Clamped => proto::Quality::Clamped,
+        Quality::Fallback => proto::Quality::Fallback,
+        Quality::Stale => proto::Quality::Stale,
+        Quality::Missing => proto::Quality::Missing,
+        Quality::Reset => proto::Quality::Reset,
     }
 }
 
@@ -260,7 +324,7 @@ pub fn metrics() -> Vec<proto::MetricInfo> {
             .collect();
         let mut sources: Vec<String> = Vec::new();
         for told in availability.iter().filter(|a| a.available) {
-            let name = if told.source.starts_with("malachite") { "malachite" } else { &told.source };
+            let name = if told.source.starts_with("malachite-v") { "malachite" } else { &told.source };
             if !sources.iter().any(|s| s == name) {
                 sources.push(name.to_owned());
             }
@@ -273,6 +337,8 @@ pub fn metrics() -> Vec<proto::MetricInfo> {
             sources,
             availability,
             history: metric.history,
+            otel_name: otel::name(metric.name).map(|(name, _)| name.to_owned()).unwrap_or_default(),
+            otel_unit: otel::name(metric.name).map(|(_, unit)| unit.to_owned()).unwrap_or_default(),
         }
     };
     catalogue::all().map(info).collect()
@@ -294,6 +360,7 @@ pub fn sources(view: &View, period: Duration) -> Vec<proto::SourceInfo> {
             open_files: pass.open_files as u64,
             error: pass.trouble.as_deref().or(pass.failure.as_deref()).unwrap_or_default().to_owned(),
             removed_total: pass.removed,
+            late_reads_total: pass.late,
             ..base.clone()
         },
         proto::SourceInfo { name: "proc".to_owned(), subjects: 1, ..base },

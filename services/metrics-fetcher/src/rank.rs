@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::{self, Derived, Kind, Metric, Origin, Remote};
+use crate::catalogue::{self, Derived, Field, Kind, Metric, Origin, Remote};
 use crate::store::Source;
 
 /// Which source is the best where several tell one definition.
@@ -18,11 +18,12 @@ pub enum Ranking {
 
 /// The sources that can tell a metric here, best first. What `unified` is while no tree was seen does not matter: then
 /// nothing is known of containers.
-pub fn ranked(metric: &Metric, unified: Option<bool>, ranking: Ranking) -> [Option<Source>; 3] {
+pub fn ranked(metric: &Metric, unified: Option<bool>, ranking: Ranking) -> [Option<Source>; 5] {
+    use Source::{Kernel, Kubelet, Malachite, Realtime, Resctrl};
     let unified = unified == Some(true);
     let order = match ranking {
-        Ranking::KernelFirst => [Source::Kernel, Source::Malachite, Source::Kubelet],
-        Ranking::MalachiteFirst => [Source::Malachite, Source::Kernel, Source::Kubelet],
+        Ranking::KernelFirst => [Kernel, Resctrl, Malachite, Realtime, Kubelet],
+        Ranking::MalachiteFirst => [Malachite, Realtime, Kernel, Resctrl, Kubelet],
     };
     order.map(|source| tells(metric, source, unified).is_ok().then_some(source))
 }
@@ -49,12 +50,33 @@ pub fn tells(metric: &Metric, source: Source, unified: bool) -> Result<(), &'sta
             Origin::Inputs => inputs(),
             Origin::Never(why) => Err(why),
         },
-        Source::Malachite => {
+        Source::Malachite | Source::Realtime | Source::Resctrl => {
             let [v1, v2] = metric.malachite;
-            remote(if unified { v2 } else { v1 })
+            match if unified { v2 } else { v1 } {
+                Remote::At(field) if source == Source::Resctrl && !counted(field) => {
+                    Err("resctrl counts memory traffic only")
+                }
+                Remote::At(field) if source != Source::Resctrl && teller(field) != source => {
+                    Err("another source tells it")
+                }
+                other => remote(other),
+            }
         }
         Source::Kubelet => remote(metric.kubelet),
     }
+}
+
+/// Which of malachite's answers holds a field.
+fn teller(field: Field) -> Source {
+    match field.document() {
+        "power" | "freq" => Source::Realtime,
+        _ => Source::Malachite,
+    }
+}
+
+/// Whether the kernel's resctrl counts what a field holds.
+fn counted(field: Field) -> bool {
+    matches!(field.path, "l3/total" | "l3/local" | "mbm/total" | "mbm/local")
 }
 
 /// What each source says of a metric, by the source's name. Of cgroups and `/proc` all three names are in it.
@@ -65,6 +87,8 @@ pub fn available(metric: &Metric) -> Vec<(&'static str, Result<(), &'static str>
         ("proc", tells(metric, Source::Kernel, true)),
         ("malachite-v2", tells(metric, Source::Malachite, true)),
         ("malachite-v1", tells(metric, Source::Malachite, false)),
+        ("malachite-realtime", tells(metric, Source::Realtime, true)),
+        ("resctrl", tells(metric, Source::Resctrl, true)),
         ("kubelet", tells(metric, Source::Kubelet, true)),
     ]
 }

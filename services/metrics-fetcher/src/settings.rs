@@ -28,8 +28,12 @@ pub struct Settings {
     pub forget_after_periods: u32,
     /// A pass that takes longer is reported, milliseconds, at least 1.
     pub pass_deadline_ms: u64,
+    /// A read that takes longer is given up with its thread, at most four at a time, milliseconds, at least 10.
+    pub read_deadline_ms: u64,
     /// malachite, if it is to be asked.
     pub malachite: Endpoint,
+    /// From one question for its sensors to the next, milliseconds, at least 100; 0: they are not asked for.
+    pub malachite_realtime_period_ms: u64,
     /// The kubelet's statistics, if they are to be asked for. The token is good for nothing else.
     pub kubelet: Endpoint,
     /// Which source is the best where several tell one definition: `kernel-first` or `malachite-first`.
@@ -69,7 +73,9 @@ impl Default for Settings {
             expire_after_periods: 10,
             forget_after_periods: 20,
             pass_deadline_ms: 2000,
+            read_deadline_ms: 1000,
             malachite: Endpoint::default(),
+            malachite_realtime_period_ms: 1000,
             kubelet: Endpoint { period_ms: 10_000, timeout_ms: 5000, ..Endpoint::default() },
             ranking: Ranking::default(),
             cgroups: Vec::new(),
@@ -95,6 +101,7 @@ impl Settings {
         };
         range((100..=600_000).contains(&self.period_ms), "period_ms", self.period_ms, "within 100..=600000")?;
         range(self.pass_deadline_ms > 0, "pass_deadline_ms", self.pass_deadline_ms, "at least 1")?;
+        range(self.read_deadline_ms >= 10, "read_deadline_ms", self.read_deadline_ms, "at least 10")?;
         let (stale, expire, forget) =
             (self.stale_after_periods, self.expire_after_periods, self.forget_after_periods);
         range(stale > 0, "stale_after_periods", stale.into(), "at least 1")?;
@@ -107,7 +114,20 @@ impl Settings {
             range(source.period_ms >= 100, period, source.period_ms, "at least 100")?;
             range(source.timeout_ms > 0, timeout, source.timeout_ms, "at least 1")?;
         }
+        let realtime = self.malachite_realtime_period_ms;
+        range(
+            realtime == 0 || realtime >= 100,
+            "malachite_realtime_period_ms",
+            realtime,
+            "0 or at least 100",
+        )?;
         self.roots().map(drop)
+    }
+
+    /// From one question for malachite's sensors to the next, if they are to be asked for.
+    pub fn malachite_realtime_period(&self) -> Option<Duration> {
+        let ms = self.malachite_realtime_period_ms;
+        (ms > 0).then(|| Duration::from_millis(ms))
     }
 
     /// From one pass to the next.
@@ -132,7 +152,11 @@ impl Settings {
 
     /// When passes happen.
     pub fn schedule(&self) -> Schedule {
-        Schedule { period: self.period(), deadline: Duration::from_millis(self.pass_deadline_ms) }
+        Schedule {
+            period: self.period(),
+            deadline: Duration::from_millis(self.pass_deadline_ms),
+            read_deadline: Duration::from_millis(self.read_deadline_ms),
+        }
     }
 
     /// How passes are made.
@@ -177,6 +201,8 @@ mod tests {
             Settings { expire_after_periods: 2, ..Settings::default() },
             Settings { forget_after_periods: 9, ..Settings::default() },
             Settings { pass_deadline_ms: 0, ..Settings::default() },
+            Settings { read_deadline_ms: 9, ..Settings::default() },
+            Settings { malachite_realtime_period_ms: 9, ..Settings::default() },
             Settings { cgroup_roots: vec!["/a/../..".to_owned()], ..Settings::default() },
         ];
         for settings in faults {

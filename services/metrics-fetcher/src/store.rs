@@ -7,10 +7,12 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 
-use crate::catalogue::{self, Scope};
+use crate::catalogue::Scope;
+use crate::cells::{Cells, Layout};
 use crate::clock::Now;
 use crate::history::Histories;
-use crate::sample::{Absent, Ages, Cell};
+use crate::pushed::Pushed;
+use crate::sample::Ages;
 
 /// Which part of a machine or of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,8 +49,8 @@ pub struct Subject {
     pub scope: Scope,
     /// Who.
     pub id: Arc<Id>,
-    /// In the order of [`catalogue::of`] its scope.
-    pub cells: Box<[Cell]>,
+    /// By place in the catalogue.
+    pub cells: Cells,
     /// When it was found removed.
     pub removed: Option<Now>,
     /// When it was read last.
@@ -76,6 +78,8 @@ pub struct PassReport {
     pub trouble: Option<Arc<str>>,
     /// Cgroups that went away so far.
     pub removed: u64,
+    /// Reads that were given up because they hung, so far.
+    pub late: u64,
 }
 
 /// Everything that cgroups and `/proc` tell at one moment.
@@ -113,7 +117,7 @@ pub struct Layer {
 }
 
 /// Where a value comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// cgroup files, `/proc`, sysfs.
     Kernel,
@@ -121,14 +125,19 @@ pub enum Source {
     Malachite,
     /// The kubelet's statistics.
     Kubelet,
+    /// malachite's sensors and frequencies, which have a period of their own.
+    Realtime,
+    /// The monitoring groups of resctrl that others have made.
+    Resctrl,
 }
 
 /// Holds what is newest of each source.
 #[derive(Debug)]
 pub struct Store {
     newest: ArcSwap<Snapshot>,
-    malachite: ArcSwapOption<Layer>,
-    kubelet: ArcSwapOption<Layer>,
+    layers: [ArcSwapOption<Layer>; Source::LAYERS.len()],
+    /// What others push.
+    pub pushed: Pushed,
     /// Counts publications: whoever waits for news sees that there are some, never how many he missed.
     news: watch::Sender<u64>,
     /// Short histories of the rows that are marked so.
@@ -161,19 +170,33 @@ impl fmt::Display for Instance {
 impl Subject {
     /// A subject of which nothing is known yet.
     pub fn unknown(scope: Scope, id: Id) -> Self {
-        let cells = catalogue::of(scope).iter().map(|_| Cell::absent(Absent::NotYet)).collect();
+        Self::laid_out(scope, id, Layout::full(scope))
+    }
+
+    /// The same, with room only for what its source tells.
+    pub fn laid_out(scope: Scope, id: Id, layout: &'static Layout) -> Self {
+        let cells = Cells::unknown(layout);
         Self { scope, id: Arc::new(id), cells, removed: None, read: None, cycle: 0 }
     }
 
     /// What tells it from all others.
     pub fn key(&self) -> Key<'_> {
-        let owner = match self.scope {
-            Scope::Container | Scope::ContainerNuma => self.id.container_id.as_str(),
-            Scope::Cgroup | Scope::CgroupNuma => self.id.cgroup.as_str(),
-            Scope::Volume => self.id.pod_uid.as_str(),
+        self.id.key(self.scope)
+    }
+}
+
+// === impl Id ===
+
+impl Id {
+    /// What tells it from all others of its scope and of other scopes.
+    pub fn key(&self, scope: Scope) -> Key<'_> {
+        let owner = match scope {
+            Scope::Container | Scope::ContainerNuma => self.container_id.as_str(),
+            Scope::Cgroup | Scope::CgroupNuma => self.cgroup.as_str(),
+            Scope::Volume => self.pod_uid.as_str(),
             _ => "",
         };
-        (self.scope, owner, &self.id.instance)
+        (scope, owner, &self.instance)
     }
 }
 
@@ -218,7 +241,7 @@ impl Layer {
 
 impl Source {
     /// Those beside cgroups and `/proc`.
-    pub const LAYERS: [Self; 2] = [Self::Malachite, Self::Kubelet];
+    pub const LAYERS: [Self; 4] = [Self::Malachite, Self::Kubelet, Self::Realtime, Self::Resctrl];
 
     /// As samples say it; cgroups and `/proc` have names of their own.
     pub const fn name(self) -> &'static str {
@@ -226,6 +249,8 @@ impl Source {
             Self::Kernel => "cgroup",
             Self::Malachite => "malachite",
             Self::Kubelet => "kubelet",
+            Self::Realtime => "malachite-realtime",
+            Self::Resctrl => "resctrl",
         }
     }
 }
@@ -236,8 +261,8 @@ impl Default for Store {
     fn default() -> Self {
         Self {
             newest: ArcSwap::default(),
-            malachite: ArcSwapOption::empty(),
-            kubelet: ArcSwapOption::empty(),
+            layers: std::array::from_fn(|_| ArcSwapOption::empty()),
+            pushed: Pushed::default(),
             news: watch::Sender::new(0),
             histories: Histories::default(),
         }
@@ -252,26 +277,29 @@ impl Store {
 
     /// The newest of all sources.
     pub fn view(&self) -> View {
-        let layers = [&self.malachite, &self.kubelet];
         View {
             kernel: self.load(),
-            layers: layers.into_iter().filter_map(ArcSwapOption::load_full).collect(),
+            layers: self.layers.iter().filter_map(ArcSwapOption::load_full).collect(),
         }
     }
 
     /// Replaces the snapshot of cgroups and `/proc`.
     pub fn publish(&self, snapshot: Snapshot) {
         self.newest.store(Arc::new(snapshot));
-        self.news.send_modify(|n| *n += 1);
+        self.tell_news();
     }
 
     /// Replaces what a source tells.
     pub fn publish_layer(&self, layer: Layer) {
-        match layer.source {
-            Source::Malachite => self.malachite.store(Some(Arc::new(layer))),
-            Source::Kubelet => self.kubelet.store(Some(Arc::new(layer))),
-            Source::Kernel => return,
+        let place = Source::LAYERS.iter().position(|source| *source == layer.source);
+        if let Some(held) = place.and_then(|place| self.layers.get(place)) {
+            held.store(Some(Arc::new(layer)));
+            self.tell_news();
         }
+    }
+
+    /// Something was published.
+    pub fn tell_news(&self) {
         self.news.send_modify(|n| *n += 1);
     }
 

@@ -65,7 +65,12 @@ impl World {
                 self.snapshot.pass.trouble.as_deref(),
             ),
         };
-        Some(subject.cells[place].judge(self.clock.now(), AGES, subject.removed.is_some(), trouble))
+        Some(subject.cells.get(place).unwrap().judge(
+            self.clock.now(),
+            AGES,
+            subject.removed.is_some(),
+            trouble,
+        ))
     }
 
     fn value(&self, container_id: &str, metric: &str) -> Option<f64> {

@@ -56,6 +56,12 @@ async fn answer(mood: u8, path: &str) -> Response {
             Body::from_stream(tokio_stream::iter(pieces)).into_response()
         }
         5 => "{\"status\":1}".into_response(),
+        6 if !path.contains("realtime") => std::future::pending().await,
+        _ if path.contains("realtime/power") => {
+            let sensors = format!(r#"{{"total_power":300.5,"update_time":{}}}"#, now());
+            format!("{{\"status\":0,\"data\":{{\"sensors\":{sensors}}}}}").into_response()
+        }
+        _ if path.contains("realtime/freq") => StatusCode::NOT_FOUND.into_response(),
         _ if path.contains("summary") => {
             let fs = r#"{"time":"2026-01-01T00:00:00Z","availableBytes":5}"#;
             format!("{{\"node\":{{\"fs\":{fs},\"new\":[]}}}}").into_response()
@@ -150,6 +156,27 @@ async fn m11_whatever_malachite_does_what_it_told_stays_and_ages() {
 }
 
 #[tokio::test]
+async fn sensors_have_a_period_of_their_own_whatever_the_rest_of_malachite_does() {
+    let world = World::start().await;
+    world.mood.store(6, Ordering::Relaxed);
+    let body = async {
+        let layer = |w: &World, source| w.store.view().layers.into_iter().find(|l| l.source == source);
+        let pass = |w: &World| layer(w, Source::Realtime).map_or(0, |l| l.pass.number);
+        // Everything but the sensors hangs, and one sensor is not there: the other is told again and again.
+        world.until("read again and again", |w| pass(w) > 5).await;
+        let power = world.sample("total.power.used.watts", Ranking::KernelFirst);
+        assert_eq!((power.value, power.source.as_str()), (Some(300.5), "malachite-realtime"));
+        assert_eq!(world.sample("scaling.cur.freq.khz", Ranking::KernelFirst).value, None);
+        assert_eq!(layer(&world, Source::Realtime).unwrap().pass.trouble, None);
+        assert!(layer(&world, Source::Malachite).is_none(), "its first pass still waits");
+    };
+    let both = async {
+        tokio::join!(follow(world.remote(Source::Malachite)), follow(world.remote(Source::Realtime)))
+    };
+    tokio::select! { _ = both => {}, () = body => {} }
+}
+
+#[tokio::test]
 async fn m02_the_kubelets_own_date_counts_not_that_of_the_answer() {
     let world = World::start().await;
     let body = async {
@@ -186,7 +213,7 @@ async fn m01_without_malachite_the_kernels_files_tell_it_and_say_that_they_stand
     let mut snapshot = Snapshot::default();
     let (place, _) = metrics_fetcher::catalogue::find("mem.total.system").unwrap();
     let mut node = (*snapshot.node).clone();
-    node.cells[place] = Cell::default().after(Ok(Reading::level(8.0, world.clock.now())));
+    *node.cells.get_mut(place).unwrap() = Cell::default().after(Ok(Reading::level(8.0, world.clock.now())));
     snapshot.node = Arc::new(node);
     world.store.publish(snapshot);
     let sample = world.sample("mem.total.system", Ranking::MalachiteFirst);

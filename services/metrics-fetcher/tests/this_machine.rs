@@ -121,7 +121,7 @@ impl Drop for Own {
 fn reading(snapshot: &Snapshot, container: &str, metric: &str) -> Reading {
     let (place, _) = catalogue::find(metric).unwrap();
     let subject = snapshot.containers.iter().find(|s| s.id.container_id == container).unwrap();
-    match &subject.cells[place] {
+    match subject.cells.get(place).unwrap() {
         Cell { last: Some(reading), .. } => *reading,
         cell => panic!("{container} {metric}: {cell:?}"),
     }

@@ -1,15 +1,18 @@
 //! Each command: which services it asks, and which view their answers make.
 
-use std::io::Write as _;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oxalyst_mesh::NODE_SERVICES;
+use oxalyst_proto::mesh::v1::Status;
 use oxalyst_proto::metrics::v1::{QueryRequest, Scope as MetricScope};
 use serde::Serialize;
 
-use crate::args::{Cli, Command, MetricsAction, MetricsArgs, Output, Scope, Selection};
+use crate::args::{Cli, Command, MetricsAction, MetricsArgs, Output, Scope, Selection, TopArgs};
 use crate::peers::{PeerError, Peers};
+use crate::reasons::{self, ReasonError};
 use crate::view::catalogue::{ListView, SourcesView};
+use crate::view::doctor::DoctorView;
 use crate::view::metrics::MetricsView;
 use crate::view::pods::PodsView;
 use crate::view::pools::PoolsView;
@@ -28,12 +31,15 @@ pub(crate) enum AskError {
     Peers(Vec<String>),
     #[error("writing the answer as JSON: {0}")]
     Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Reason(#[from] ReasonError),
 }
 
 pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
     let peers = Peers::new(&cli.run_dir);
     match &cli.command {
         Command::Status => status(&peers, cli.output).await,
+        Command::Doctor => doctor(&peers, cli.output).await,
         Command::Pods => pods(&peers, cli.output).await,
         Command::Pools => {
             let view = PoolsView::new(peers.state().await?);
@@ -44,6 +50,10 @@ pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
             answer(&view, cli.output, |wide| view.render(wide), Vec::new(), Told::Well)
         }
         Command::Metrics(args) => metrics(&peers, args, cli.output).await,
+        Command::Explain(args) => reasons::explain(&peers, args, cli.output).await,
+        Command::WhatIf(args) => reasons::what_if(&peers, args, cli.output).await,
+        Command::Record { file } => reasons::record(&peers, file, cli.output).await,
+        Command::Replay { file } => reasons::replay(file, cli.output),
     }
 }
 
@@ -59,10 +69,7 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
             let view = SourcesView::new(peers.list_sources().await?);
             answer(&view, output, |_| view.render(), Vec::new(), Told::well_if(view.well()))
         }
-        Some(MetricsAction::Top) => {
-            let view = TopView::new(peers.metrics(top::query()).await?);
-            answer(&view, output, |_| view.render(), Vec::new(), Told::Well)
-        }
+        Some(MetricsAction::Top(args)) => top(peers, args, output).await,
         Some(MetricsAction::Watch(selection)) => {
             let mut stream = peers.watch_metrics(query(selection)).await?;
             while let Some(reply) = peers.next(&mut stream).await? {
@@ -78,6 +85,37 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
     }
 }
 
+/// How often the table is shown anew on a terminal.
+const REFRESH: Duration = Duration::from_secs(2);
+/// Moves to the first line and clears what is below.
+const CLEAR: &str = "\u{1b}[H\u{1b}[J";
+
+async fn top(peers: &Peers, args: &TopArgs, output: Output) -> Result<Answer, AskError> {
+    let terminal = std::io::stdout().is_terminal();
+    let every = args.every.or_else(|| (terminal && !args.once && output != Output::Json).then_some(REFRESH));
+    let once = async || {
+        let view = TopView::new(peers.metrics(top::query()).await?, args.containers);
+        answer(&view, output, |_| view.render(), Vec::new(), Told::Well)
+    };
+    let Some(every) = every else { return once().await };
+    loop {
+        let text = match once().await {
+            Ok(answer) => answer.text,
+            // Whoever keeps it open wants to see when it is back.
+            Err(error) => format!("{error}\n"),
+        };
+        let (before, after) = if terminal { (CLEAR, "") } else { ("", "\n") };
+        // A reader that has seen enough ends it.
+        if write!(std::io::stdout(), "{before}{text}{after}")
+            .and_then(|()| std::io::stdout().flush())
+            .is_err()
+        {
+            return Ok(Answer { text: String::new(), problems: Vec::new(), told: Told::Well });
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
 async fn get(peers: &Peers, selection: &Selection, output: Output) -> Result<Answer, AskError> {
     let view = MetricsView::new(peers.metrics(query(selection)).await?);
     let problems = view.without_samples(&selection.ids);
@@ -86,13 +124,22 @@ async fn get(peers: &Peers, selection: &Selection, output: Output) -> Result<Ans
 }
 
 async fn status(peers: &Peers, output: Output) -> Result<Answer, AskError> {
+    let view = StatusView::new(statuses(peers).await, now_unix_ms());
+    answer(&view, output, |_| view.render(), Vec::new(), view.told())
+}
+
+async fn doctor(peers: &Peers, output: Output) -> Result<Answer, AskError> {
+    let (services, found) = tokio::join!(statuses(peers), peers.diagnose());
+    let view = DoctorView::new(services, found);
+    answer(&view, output, |_| view.render(), Vec::new(), view.told())
+}
+
+/// At once: the whole takes one deadline, not one for each service.
+async fn statuses(peers: &Peers) -> Vec<(&'static str, Result<Status, PeerError>)> {
     let [a, b, c, d, e] = NODE_SERVICES;
-    // At once: the whole takes one deadline, not one for each service.
     let replies =
         tokio::join!(peers.status(a), peers.status(b), peers.status(c), peers.status(d), peers.status(e));
-    let replies = vec![(a, replies.0), (b, replies.1), (c, replies.2), (d, replies.3), (e, replies.4)];
-    let view = StatusView::new(replies, now_unix_ms());
-    answer(&view, output, |_| view.render(), Vec::new(), view.told())
+    vec![(a, replies.0), (b, replies.1), (c, replies.2), (d, replies.3), (e, replies.4)]
 }
 
 async fn pods(peers: &Peers, output: Output) -> Result<Answer, AskError> {
@@ -127,7 +174,7 @@ fn query(args: &Selection) -> QueryRequest {
     QueryRequest { metrics: args.metrics.clone(), scopes, ids: args.ids.clone(), max_age_ms: args.max_age_ms }
 }
 
-fn answer(
+pub(crate) fn answer(
     view: &impl Serialize,
     output: Output,
     table: impl FnOnce(bool) -> String,
@@ -142,7 +189,7 @@ fn answer(
     Ok(Answer { text, problems, told })
 }
 
-fn now_unix_ms() -> i64 {
+pub(crate) fn now_unix_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

@@ -1,6 +1,5 @@
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::io::Errno;
@@ -26,7 +25,8 @@ pub fn read_into<'b>(file: &File, path: &Path, buffer: &'b mut Vec<u8>) -> Resul
     loop {
         let room = buffer.get_mut(filled..).unwrap_or_default();
         let (wanted, offset) = (room.len(), u64::try_from(filled).unwrap_or(u64::MAX));
-        match file.read_at(room, offset) {
+        // Straight to the kernel: the C library's pread is a cancellation point, which costs as much as a small parser.
+        match rustix::io::pread(file, &mut *room, offset) {
             Ok(n) => {
                 filled += n;
                 if n < wanted {
@@ -34,8 +34,8 @@ pub fn read_into<'b>(file: &File, path: &Path, buffer: &'b mut Vec<u8>) -> Resul
                 }
                 buffer.resize(buffer.len() + STEP, 0);
             }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(Error::io("read", path, e)),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(Error::io("read", path, e.into())),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! made from settings. [`plan`] chooses CPUs out of sets and holds the words in which decisions are told.
 
 pub mod copy_on_write;
+pub mod decision;
 pub mod plan;
 pub mod pods;
 pub mod policy;

@@ -1,7 +1,9 @@
 //! The merge against an oracle that walks the whole product, and what must hold of any merge.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
-use oxalyst_planner::topology_manager::{Hint, Merged, Nodes, Policy, Provider, every_mask, merge};
+use oxalyst_planner::topology_manager::{
+    Containers, Hint, Merged, Nodes, Policy, Provider, Scope, Subject, Unaligned, align, every_mask, merge,
+};
 use oxalyst_topology::{Cpu, Machine, NumaMask, NumaNode};
 use proptest::prelude::*;
 use std::{cmp::Ordering, collections::BTreeMap, slice::from_ref};
@@ -157,6 +159,29 @@ fn oracle(policy: &Policy, all: &NumaMask, closest: Option<&Machine>, providers:
     }
 }
 
+/// A pod that hints by list, whatever was placed before, and keeps what each container was given.
+struct Listed<'a> {
+    each: &'a [Provider],
+    whole: &'a Provider,
+    placed: Vec<Merged>,
+}
+
+impl Containers<usize> for Listed<'_> {
+    type Error = std::convert::Infallible;
+
+    fn hints(&mut self, subject: Subject<'_, usize>) -> Result<Vec<Provider>, Self::Error> {
+        Ok(vec![match subject {
+            Subject::Container(index) => self.each[*index].clone(),
+            Subject::Pod(_) => self.whole.clone(),
+        }])
+    }
+
+    fn place(&mut self, _: &usize, merged: &Merged) -> Result<(), Self::Error> {
+        self.placed.push(merged.clone());
+        Ok(())
+    }
+}
+
 // === Strategies ===
 
 const NAMES: [&str; 4] = ["cpu", "gpu", "memory", "net"];
@@ -246,6 +271,37 @@ proptest! {
         for policy in [Policy::BestEffort, Policy::Restricted, Policy::SingleNumaNode] {
             let got = merge(&policy, &nodes, &providers).unwrap();
             prop_assert_eq!(got, oracle(&policy, nodes.all(), Some(&machine), &providers), "{:?}", policy);
+        }
+    }
+
+    #[test]
+    fn a_pod_is_aligned_container_by_container_or_as_a_whole(
+        all in prop::sample::subsequence(&[0u32, 1, 2, 3, 4, 5, 6, 7, 8, 9][..], 1..=10),
+        each in prop::collection::vec(provider(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), 1..4),
+        whole in provider(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
+    ) {
+        let all: NumaMask = all.into_iter().collect();
+        let order: Vec<usize> = (0..each.len()).collect();
+        for policy in policies() {
+            for scope in [Scope::Container, Scope::Pod] {
+                let of = |index: &usize| match scope {
+                    Scope::Container => oracle(&policy, &all, None, from_ref(&each[*index])),
+                    Scope::Pod => oracle(&policy, &all, None, from_ref(&whole)),
+                };
+                let expected: Vec<Merged> = order.iter().map(of).collect();
+                let refused = expected.iter().position(|merged| !merged.admit);
+                let mut pod = Listed { each: &each, whole: &whole, placed: Vec::new() };
+                let outcome = align(scope, &policy, &Nodes::new(all.clone()), &order, &mut pod);
+                match (refused, outcome) {
+                    (None, Ok(())) => prop_assert_eq!(pod.placed, expected),
+                    (Some(at), Err(Unaligned::Refused { container, merged, .. })) => {
+                        prop_assert_eq!(container, (scope == Scope::Container).then_some(at));
+                        prop_assert_eq!(&merged, &expected[at]);
+                        prop_assert_eq!(&pod.placed[..], &expected[..at], "{:?}", policy);
+                    }
+                    (refused, outcome) => prop_assert!(false, "{policy:?} {scope:?}: {refused:?}, {outcome:?}"),
+                }
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 use oxalyst_planner::{
-    plan::{Flag, NativeOption},
+    plan::{Flag, NativeOption, Refusal},
     pods::{
         Asked, Class, CpuPolicy, Native, Plan, PodRequest, Request, Resize, Role, Rules, State, Told,
         free_per_node, placements, plan, pools, record,
@@ -96,15 +96,65 @@ fn rules() -> impl Strategy<Value = Rules> {
     })
 }
 
-/// 16 CPUs, 8 cores, 4 NUMA nodes, 2 sockets.
-fn machine(memory: u64, offline: &[u32]) -> Machine {
-    let cpu = |id: u32| Cpu { id, core: id % 8, socket: id % 8 / 4, numa: id % 8 / 2, l3: Some(id % 8 / 2) };
-    let node = |id| NumaNode { memory: Some(Bytes(memory)), ..NumaNode::new(id) };
-    let machine = Machine::new((0..16).map(cpu).collect(), (0..4).map(node).collect()).unwrap();
+/// What a machine is like.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// 16 CPUs, 8 cores, 4 NUMA nodes, 2 sockets.
+    Even,
+    /// Ids with gaps, cores and nodes of unequal size, a node without memory, one without CPUs, and two isolated CPUs.
+    Odd,
+    /// One node, no threads, no L3 known.
+    Plain,
+    /// 9 NUMA nodes of two CPUs, in 3 sockets.
+    Wide,
+}
+
+const KINDS: [Kind; 4] = [Kind::Even, Kind::Odd, Kind::Plain, Kind::Wide];
+
+fn machine(kind: Kind, memory: u64, offline: &[u32]) -> Machine {
+    let row = |id, core, socket, numa, l3| Cpu { id, core, socket, numa, l3 };
+    let cpus: Vec<Cpu> = match kind {
+        Kind::Even => (0..16).map(|id| row(id, id % 8, id % 8 / 4, id % 8 / 2, Some(id % 8 / 2))).collect(),
+        Kind::Odd => vec![
+            row(0, 0, 1, 2, Some(7)),
+            row(1, 0, 1, 2, Some(7)),
+            row(4, 4, 1, 2, None),
+            row(5, 5, 1, 5, None),
+            row(8, 5, 1, 5, None),
+            row(9, 9, 1, 5, None),
+            row(10, 10, 1, 5, Some(1)),
+            row(14, 14, 3, 9, Some(2)),
+            row(15, 14, 3, 9, Some(2)),
+            row(20, 14, 3, 9, Some(2)),
+            row(21, 21, 3, 9, Some(2)),
+            row(33, 33, 3, 9, Some(3)),
+        ],
+        Kind::Plain => (0..8).map(|id| row(id, id, 0, 0, None)).collect(),
+        Kind::Wide => (0..18).map(|id| row(id, id / 2, id / 6, id / 2, Some(id / 6))).collect(),
+    };
+    let mut nodes: Vec<u32> = cpus.iter().map(|cpu| cpu.numa).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    if matches!(kind, Kind::Odd) {
+        nodes.push(11);
+    }
+    let distances = |of: u32| nodes.iter().map(|to| 10 + 3 * of.abs_diff(*to)).collect();
+    let node = |id: &u32| NumaNode {
+        memory: Some(Bytes(memory)),
+        has_memory: !(matches!(kind, Kind::Odd) && *id == 5),
+        distances: distances(*id),
+        ..NumaNode::new(*id)
+    };
+    let machine = Machine::new(cpus, nodes.iter().map(node).collect()).unwrap();
+    let machine = match kind {
+        Kind::Odd => machine.with_isolated(&"4,33".parse().unwrap()),
+        _ => machine,
+    };
     machine.with_offline(&offline.iter().copied().collect())
 }
 
 struct World {
+    kind: Kind,
     rules: Rules,
     memory: u64,
     offline: Vec<u32>,
@@ -115,7 +165,7 @@ struct World {
 
 impl World {
     fn machine(&self) -> Machine {
-        machine(self.memory, &self.offline)
+        machine(self.kind, self.memory, &self.offline)
     }
 
     fn request(&mut self, event: &Event) -> Request {
@@ -186,6 +236,12 @@ impl World {
     }
 }
 
+/// What is made durable, and what is told, as bytes.
+fn bytes(outcome: &Result<Plan, Refusal>, rules: &Rules) -> (Vec<record::Change>, String) {
+    let changes = outcome.iter().flat_map(|plan| record::changes(plan, rules));
+    (changes.collect(), format!("{outcome:?}"))
+}
+
 /// Every container's CPUs by pod and name, and whether they are its pod's own.
 fn sets(state: &State, machine: &Machine) -> BTreeMap<(String, String), (CpuSet, bool)> {
     let mut sets = BTreeMap::new();
@@ -231,7 +287,13 @@ fn sound(world: &World) -> Result<(), TestCaseError> {
     let reserved = &world.state.cpus.reserved & machine.online();
     prop_assert!(free.is_disjoint(&reserved));
     let held = world.state.cpus.exclusive() & machine.online();
-    prop_assert_eq!(&(&(free | &held) | &reserved), machine.online());
+    let unheld = machine.isolated() - &held;
+    prop_assert_eq!(&(&(&(free.clone() | &held) | &reserved) | &unheld), machine.online());
+    if let CpuPolicy::Dynamic(_) = &world.rules.cpu_policy {
+        // No CPU is lost between the pools.
+        let pooled = pools.values().fold(CpuSet::new(), |union, cpus| union | cpus);
+        prop_assert!(free.is_subset(&pooled), "{} is in no pool", free - &pooled);
+    }
     for pod in placements(&world.state, &machine).values() {
         for container in &pod.containers {
             prop_assert!(!container.mems.is_empty());
@@ -248,23 +310,27 @@ fn sound(world: &World) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
     fn every_history_of_pods_is_sound(
+        kind in prop::sample::select(&KINDS[..]),
         rules in rules(),
         reserve in prop_oneof![Just(""), Just("0,8"), Just("1")],
         events in prop::collection::vec(event(), 1..24),
     ) {
         let reserved: CpuSet = reserve.parse().unwrap();
-        let (state, _) = record::load(std::iter::empty(), &machine(MEMORY, &[]), &rules, reserved);
+        let reserved = &reserved & machine(kind, MEMORY, &[]).online();
+        let (state, _) = record::load(std::iter::empty(), &machine(kind, MEMORY, &[]), &rules, reserved);
         let mut world =
-            World { rules, memory: MEMORY, offline: Vec::new(), state, records: BTreeMap::new(), now: 0 };
+            World { kind, rules, memory: MEMORY, offline: Vec::new(), state, records: BTreeMap::new(), now: 0 };
         sound(&world)?;
         for event in &events {
             let request = world.request(event);
             let machine = world.machine();
             let outcome = plan(&world.state, &machine, &world.rules, &request);
-            prop_assert_eq!(&outcome, &plan(&world.state, &machine, &world.rules, &request));
+            let again = plan(&world.state, &machine, &world.rules, &request);
+            prop_assert_eq!(&outcome, &again);
+            prop_assert_eq!(bytes(&outcome, &world.rules), bytes(&again, &world.rules));
             let seen = world.rules.confine(&machine).into_owned();
             let before = exclusive(&world.state, &seen);
             match outcome {
@@ -281,6 +347,41 @@ proptest! {
             }
             sound(&world)?;
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #[test]
+    fn pods_that_come_and_go_in_whatever_order_leave_the_node_as_it_was(
+        kind in prop::sample::select(&KINDS[..]),
+        rules in rules(),
+        pods in prop::collection::vec((0u8..4, 0usize..4, prop::collection::vec(0..WISHES.len(), 0..4), 1u64..8), 1..7),
+        order in Just((0u8..7).collect::<Vec<u8>>()).prop_shuffle(),
+    ) {
+        let machine = machine(kind, MEMORY, &[]);
+        let (state, _) = record::load(std::iter::empty(), &machine, &rules, CpuSet::new());
+        let mut world =
+            World { kind, rules, memory: MEMORY, offline: Vec::new(), state, records: BTreeMap::new(), now: 0 };
+        let before = world.state.clone();
+        for (uid, (_, qos, wishes, halves)) in (0..).zip(&pods) {
+            let request = Request::Admit(world.pod(uid, *qos, wishes, &[(0, *halves, 0)]));
+            if let Ok(plan) = plan(&world.state, &machine, &world.rules, &request) {
+                world.hold(plan);
+            }
+        }
+        for uid in order {
+            let gone = Request::Remove { uid: uid.to_string() };
+            let plan = plan(&world.state, &machine, &world.rules, &gone).unwrap();
+            world.hold(plan);
+            sound(&world)?;
+        }
+        let machine = world.rules.confine(&machine).into_owned();
+        prop_assert_eq!(free_per_node(&world.state, &machine), free_per_node(&before, &machine));
+        prop_assert_eq!(&world.state.cpus.containers, &before.cpus.containers);
+        prop_assert_eq!(&world.state.memory, &before.memory);
+        prop_assert_eq!(pools(&world.state, &machine), pools(&before, &machine));
+        prop_assert!(world.records.keys().all(|key| !key.starts_with("allocation/")));
     }
 }
 

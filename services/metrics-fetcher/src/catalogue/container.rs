@@ -170,6 +170,7 @@ pub static CONTAINER: &[Metric] = &[
     container("pids.container", Count, Level, From(File::Pids), From(File::Pids), number, "Tasks"),
     container("pids.limit.container", Count, Level, From(File::PidsLimit), From(File::PidsLimit), limit, "Their limit"),
     container("mem.hugetlb.2mb.container", Bytes, Level, From(File::HugePages), From(File::HugePages), number, "Huge pages of 2 MiB in use"),
+    container("mem.hugetlb.1gb.container", Bytes, Level, From(File::GiantPages), From(File::GiantPages), number, "Huge pages of 1 GiB in use"),
     far("net.tcp.recv.bytes.container", Bytes, Level, "cgroup files tell nothing of the network", "Bytes received over TCP").malachite("Net/bpf_net_data/net_tcp_rx_bytes", 1.0, Level),
     far("net.tcp.send.bytes.container", Bytes, Level, "cgroup files tell nothing of the network", "Bytes sent over TCP").malachite("Net/bpf_net_data/net_tcp_tx_bytes", 1.0, Level),
     far("net.tcp.recv.packets.container", Count, Level, "cgroup files tell nothing of the network", "Packets received over TCP").malachite("Net/bpf_net_data/net_tcp_rx", 1.0, Level),

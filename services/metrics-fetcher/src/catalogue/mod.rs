@@ -282,9 +282,23 @@ impl Scope {
     }
 }
 
+// === impl Field ===
+
+impl Field {
+    /// The document or block that it stands in.
+    pub fn document(&self) -> &'static str {
+        self.path.split_once('/').map_or(self.path, |(document, _)| document)
+    }
+}
+
 // === impl Kind ===
 
 impl Kind {
+    /// Whether it is a growth, and so needs an earlier reading.
+    pub const fn is_rate(self) -> bool {
+        matches!(self, Self::Rate | Self::Ticks)
+    }
+
     /// The shortest interval over which a rate is taken.
     pub fn least_interval(self) -> Duration {
         if matches!(self, Self::Ticks) { TICK_INTERVAL } else { crate::rate::MIN_INTERVAL }

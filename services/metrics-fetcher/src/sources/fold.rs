@@ -7,11 +7,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::cgroup::measure;
-use crate::catalogue::{self, Field, Remote, Scope};
+use crate::catalogue::{Field, Remote, Scope};
+use crate::cells::Layout;
 use crate::clock::Now;
 use crate::derive::derive;
 use crate::rate::{Counter, Identity};
-use crate::sample::{Absent, Cell, Reading};
+use crate::sample::{Absent, Reading};
 use crate::store::{Id, Instance, Source, Subject};
 
 /// From here on a number stands for "no limit".
@@ -83,12 +84,12 @@ impl Fold {
 
     /// Takes what is told of one subject; `unified` tells the form of malachite's answer.
     pub(super) fn take(&mut self, scope: Scope, id: Id, unified: bool, blocks: &[Block<'_>]) {
-        let subject = Subject::unknown(scope, id);
-        let (_, owner, instance) = subject.key();
+        let (_, owner, instance) = id.key(scope);
         let key = (scope, owner.to_owned(), instance.clone());
+        let layout = Layout::of(scope, self.source, unified);
         let held = self.held.entry(key).or_insert_with(|| Held {
-            counters: vec![None; subject.cells.len()],
-            subject: Arc::new(subject),
+            counters: vec![None; layout.rows().len()],
+            subject: Arc::new(Subject::laid_out(scope, id, layout)),
             told_in: 0,
         });
         held.told_in = self.cycle;
@@ -96,8 +97,8 @@ impl Fold {
         let next = Arc::make_mut(&mut held.subject);
         (next.read, next.cycle) = (Some(self.now), self.cycle);
         let identity = Identity { device: 0, inode: 0, first_seen: self.since };
-        let cells = before.cells.iter().zip(&mut held.counters).zip(&mut next.cells);
-        for (metric, ((cell, counter), next)) in catalogue::of(scope).iter().zip(cells) {
+        let cells = before.cells.held().iter().zip(&mut held.counters).zip(next.cells.held_mut());
+        for (metric, ((cell, counter), next)) in before.cells.layout().rows().iter().zip(cells) {
             let [v1, v2] = metric.malachite;
             let remote = match self.source {
                 Source::Kubelet => metric.kubelet,
@@ -105,8 +106,8 @@ impl Fold {
                 _ => v1,
             };
             *next = match remote {
-                Remote::Never(why) => Cell::absent(Absent::Never(why)),
-                Remote::Inputs => continue,
+                // What is never told has no cell.
+                Remote::Never(_) | Remote::Inputs => continue,
                 Remote::At(field) => match told(field, blocks) {
                     Err(absent) => cell.after(Err(absent)),
                     Ok((value, unix_ns)) => {

@@ -93,7 +93,7 @@ mod tests {
     fn cell(fold: &Fold, scope: Scope, metric: &str) -> Cell {
         let subjects = fold.subjects();
         let subject = subjects.iter().find(|s| s.scope == scope).unwrap();
-        subject.cells[catalogue::find(metric).unwrap().0].clone()
+        subject.cells.get(catalogue::find(metric).unwrap().0).unwrap().clone()
     }
 
     fn at(seconds: u64) -> Now {

@@ -15,6 +15,8 @@ use crate::store::{Id, Instance, Snapshot};
 /// Passes after which a cgroup of which malachite tells no more is forgotten.
 const FORGET: u64 = 10;
 const SYSTEM: [&str; 4] = ["compute", "memory", "io", "network"];
+/// Documents, and where in each the values stand.
+const REALTIME: [(&str, &str); 2] = [("power", "sensors"), ("freq", "sysfreq")];
 const NOTHING: Value = Value::Null;
 /// malachite counts pages of this size on v1.
 const PAGE: u64 = 4096;
@@ -45,14 +47,6 @@ pub(super) async fn pass(
             Err(fault) => drop(first_fault.get_or_insert(fault)),
         }
     }
-    for (name, within) in [("power", "sensors"), ("freq", "sysfreq")] {
-        // Not every machine has sensors: without them their metrics are missing, and nothing has failed.
-        if let Ok(document) = data(client, &format!("/api/v1/realtime/{name}")).await
-            && let Some(inner) = document.get(within)
-        {
-            documents.insert(name, inner.clone());
-        }
-    }
     machine_of(&documents, fold, memory, |cache| machine.node_of_l3(host_root, cache).ok());
     let unified = snapshot.unified == Some(true);
     let cgroups = snapshot.subjects().filter(|s| {
@@ -74,6 +68,29 @@ pub(super) async fn pass(
     memory.containers.retain(|id, _| snapshot.containers.iter().any(|s| s.id.container_id == *id));
     fold.forget(FORGET);
     first_fault.map_or(Ok(()), Err)
+}
+
+/// One pass over the sensors. Not every machine has all of them: without one its metrics are missing, and nothing has failed.
+pub(super) async fn realtime_pass(client: &Client, fold: &mut Fold) -> Result<(), FetchError> {
+    let mut documents = BTreeMap::new();
+    let mut faults = Vec::new();
+    for (name, within) in REALTIME {
+        match data(client, &format!("/api/v1/realtime/{name}")).await {
+            Ok(document) => drop(documents.insert(name, document.get(within).cloned().unwrap_or(NOTHING))),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    sensors_of(&documents, fold);
+    match faults.pop() {
+        Some(fault) if documents.is_empty() => Err(fault),
+        _ => Ok(()),
+    }
+}
+
+/// Power and frequency of the machine.
+pub(super) fn sensors_of(documents: &BTreeMap<&'static str, Value>, fold: &mut Fold) {
+    let blocks: Vec<_> = documents.iter().map(|(name, value)| block(name, value, time(value))).collect();
+    fold.take(Scope::Node, Id::default(), false, &blocks);
 }
 
 /// `data` of an answer whose status is 0.

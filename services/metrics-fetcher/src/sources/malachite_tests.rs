@@ -18,7 +18,7 @@ fn fold() -> Fold {
 
 fn cell(fold: &Fold, metric: &str) -> Cell {
     let (place, metric) = catalogue::find(metric).unwrap();
-    fold.subjects().iter().find(|s| s.scope == metric.scope).unwrap().cells[place].clone()
+    fold.subjects().iter().find(|s| s.scope == metric.scope).unwrap().cells.get(place).unwrap().clone()
 }
 
 fn value(fold: &Fold, metric: &str) -> Option<f64> {
@@ -103,13 +103,13 @@ fn t1_what_is_not_dated_is_missing() {
 
 #[test]
 fn t11_power_and_frequency() {
-    let mut fold = fold();
+    let mut fold = Fold::new(Source::Realtime, Duration::from_secs(5));
     fold.begin(at(10));
     let sensors = json!({"total_power": 500.0, "cpu_power": 200.0, "mem_power": 50.0, "fan_power": 30.0, "hdd_power": 20.0,
         "update_time": START + 10});
     let freq = json!({"cpu_freq": [{"scaling_cur_freq": 2598884}, {"scaling_cur_freq": 1}], "update_time": START + 10});
     let documents = BTreeMap::from([("power", sensors), ("freq", freq)]);
-    machine_of(&documents, &mut fold, &mut Memory::default(), |_| None);
+    sensors_of(&documents, &mut fold);
     let watts = ["total", "cpu", "mem", "fan", "hdd"].map(|w| value(&fold, &format!("{w}.power.used.watts")));
     assert_eq!(watts, [500.0, 200.0, 50.0, 30.0, 20.0].map(Some));
     assert_eq!(value(&fold, "scaling.cur.freq.khz"), Some(2_598_884.0));

@@ -7,5 +7,6 @@ pub mod kubelet;
 pub mod malachite;
 pub mod proc;
 mod remote;
+pub mod resctrl;
 
 pub use remote::{Remote, follow};

@@ -15,6 +15,8 @@ use crate::store::{Layer, PassReport, Source, Store};
 
 /// Older values of malachite count as late, whatever its period.
 const MALACHITE_LATE: Duration = Duration::from_secs(30);
+/// The same of its sensors.
+const REALTIME_LATE: Duration = Duration::from_secs(5);
 
 /// One such source.
 pub struct Remote {
@@ -38,7 +40,11 @@ pub struct Remote {
 
 /// Passes for ever. A pass that fails leaves everything as it was, ageing; one log line tells each change of state.
 pub async fn follow(remote: Remote) {
-    let late = if remote.source == Source::Malachite { MALACHITE_LATE } else { remote.ages.max_age };
+    let late = match remote.source {
+        Source::Malachite => MALACHITE_LATE,
+        Source::Realtime => REALTIME_LATE,
+        _ => remote.ages.max_age,
+    };
     let (mut fold, mut memory) = (Fold::new(remote.source, late), malachite::Memory::default());
     let mut ailing: Option<bool> = None;
     let mut late_values = false;
@@ -81,6 +87,7 @@ pub async fn follow(remote: Remote) {
 async fn pass(remote: &Remote, fold: &mut Fold, memory: &mut malachite::Memory) -> Result<(), FetchError> {
     match remote.source {
         Source::Kubelet => kubelet::pass(&remote.client, fold, &remote.names.load()).await,
+        Source::Realtime => malachite::realtime_pass(&remote.client, fold).await,
         _ => {
             let machine = Machine::read(&remote.host_root);
             let snapshot = remote.store.load();

@@ -1,7 +1,7 @@
 //! TakeByNUMABalance and its kin: spread what is taken evenly over the NUMA nodes.
 
 use super::NotEnoughCpus;
-use oxalyst_topology::{CpuSet, Machine};
+use oxalyst_topology::{CpuSet, Machine, NumaNode};
 use std::collections::BTreeMap;
 
 /// What is spread.
@@ -39,24 +39,28 @@ pub fn take_by_numa_balance(
         return Err(NotEnoughCpus { need, available: free.len() });
     }
     let mut taken = CpuSet::new();
-    if spread == Spread::Cores {
-        let cores = whole_cores(machine, &free);
-        for core in round_robin(machine, |node| on_node(&cores, node, end)) {
-            if taken.len() + core.len() <= need {
+    let mut rest = need;
+    if spread == Spread::Cores && need > 0 {
+        let mut cores = whole_cores(machine, &free);
+        for core in round_robin(machine, |node| on_node(&mut cores, node, end)) {
+            if core.len() <= rest {
+                rest -= core.len();
                 taken |= &core;
             }
         }
         free -= &taken;
     }
-    let threads = round_robin(machine, |node| threads(&(&free & node), end));
-    let rest = need.saturating_sub(taken.len());
+    if rest == 0 {
+        return Ok(taken);
+    }
+    let threads = round_robin(machine, |node| threads(&(&free & &node.cpus), end));
     taken.extend(threads.into_iter().take(rest));
     Ok(taken)
 }
 
 /// The first of each node, then the second of each node, and so on, as long as any node has one.
-fn round_robin<T>(machine: &Machine, of_node: impl Fn(&CpuSet) -> Vec<T>) -> Vec<T> {
-    let mut nodes: Vec<_> = machine.nodes().iter().map(|node| of_node(&node.cpus).into_iter()).collect();
+fn round_robin<T>(machine: &Machine, of_node: impl FnMut(&NumaNode) -> Vec<T>) -> Vec<T> {
+    let mut nodes: Vec<_> = machine.nodes().iter().map(of_node).map(Vec::into_iter).collect();
     let mut order = Vec::new();
     loop {
         let before = order.len();
@@ -67,18 +71,22 @@ fn round_robin<T>(machine: &Machine, of_node: impl Fn(&CpuSet) -> Vec<T>) -> Vec
     }
 }
 
-/// The cores of which every CPU is free, ascending.
-fn whole_cores(machine: &Machine, free: &CpuSet) -> Vec<CpuSet> {
-    let nodes = machine.nodes_of(free);
-    let mut cores: BTreeMap<u32, CpuSet> = BTreeMap::new();
-    for cpu in machine.cpus().iter().filter(|cpu| nodes.contains(cpu.numa)) {
-        cores.entry(cpu.core).or_default().insert(cpu.id);
+/// The cores of which every CPU is free, ascending, by the NUMA node that they lie in.
+fn whole_cores(machine: &Machine, free: &CpuSet) -> BTreeMap<u32, Vec<CpuSet>> {
+    let mut rows: Vec<_> = machine.cpus().iter().map(|cpu| (cpu.core, cpu.numa, cpu.id)).collect();
+    rows.sort_unstable();
+    let mut whole: BTreeMap<u32, Vec<CpuSet>> = BTreeMap::new();
+    for core in rows.chunk_by(|a, b| a.0 == b.0) {
+        let Some((_, node, _)) = core.first() else { continue };
+        if core.iter().all(|(_, numa, id)| numa == node && free.contains(*id)) {
+            whole.entry(*node).or_default().push(core.iter().map(|(.., id)| *id).collect());
+        }
     }
-    cores.into_values().filter(|core| core.is_subset(free)).collect()
+    whole
 }
 
-fn on_node(cores: &[CpuSet], node: &CpuSet, end: End) -> Vec<CpuSet> {
-    let mut whole: Vec<_> = cores.iter().filter(|core| core.is_subset(node)).cloned().collect();
+fn on_node(cores: &mut BTreeMap<u32, Vec<CpuSet>>, node: &NumaNode, end: End) -> Vec<CpuSet> {
+    let mut whole = cores.remove(&node.id).unwrap_or_default();
     if end == End::Highest {
         whole.reverse();
     }

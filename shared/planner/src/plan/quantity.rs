@@ -87,7 +87,7 @@ pub struct Proportional {
 /// Sizes in proportion to what the pools want that use up `available`, whether it is more or less. Each is rounded up first; what
 /// is too much is then taken CPU by CPU, from the largest pool to the smallest, by name among equals, and round again.
 pub fn proportional(wanted: &BTreeMap<String, usize>, available: usize) -> Proportional {
-    let sum: usize = wanted.values().sum();
+    let sum = wanted.values().copied().fold(0, usize::saturating_add);
     let size = |want: usize| want.saturating_mul(available).div_ceil(sum.max(1)).max(1);
     let mut sizes: Vec<(String, usize)> =
         wanted.iter().map(|(pool, want)| (pool.clone(), size(*want))).collect();

@@ -2,7 +2,7 @@
 
 use super::{Refusal, Role, State, refuse};
 use crate::{
-    plan::Reason,
+    plan::{Reason, Rule},
     policy::{
         ContainerId,
         memory::{Resource, Supply},
@@ -44,7 +44,7 @@ impl<'a> Room<'a> {
             let container = self.state.memory.containers.get(id)?;
             container.taken.get(&Resource::Memory)?.get(&node).map(|bytes| bytes.0)
         };
-        self.lenders.iter().filter_map(taken).sum()
+        self.lenders.iter().filter_map(taken).fold(0, u64::saturating_add)
     }
 
     fn capacity(&self, node: u32) -> u64 {
@@ -96,6 +96,7 @@ impl<'a> Room<'a> {
             self.supply.0.keys().map(|node| format!("{} on {node}", Bytes(self.usable(*node)))).collect();
         refuse(
             Reason::Insufficient,
+            Rule::MemoryRoom,
             format!("{asked} of memory is asked for; free by NUMA node: {}", free.join(", ")),
         )
     }

@@ -280,13 +280,25 @@ pub(super) fn exclusive<'a>(containers: impl Iterator<Item = &'a Arc<Container>>
     dedicated.fold(CpuSet::new(), |union, container| union | &container.cpus)
 }
 
+/// What makes one map out of another. `None`: is no more.
 fn differing<K: Ord + Clone, V: PartialEq + Clone>(
     before: &BTreeMap<K, V>,
     after: &BTreeMap<K, V>,
 ) -> BTreeMap<K, Option<V>> {
-    let gone = before.keys().filter(|key| !after.contains_key(key)).map(|key| (key.clone(), None));
-    let set = after.iter().filter(|(key, value)| before.get(key) != Some(value));
-    set.map(|(key, value)| (key.clone(), Some(value.clone()))).chain(gone).collect()
+    let mut differing = BTreeMap::new();
+    // Side by side: both ascend by key.
+    let mut old = before.iter().peekable();
+    for (key, value) in after {
+        while let Some((gone, _)) = old.next_if(|(other, _)| *other < key) {
+            differing.insert(gone.clone(), None);
+        }
+        let same = old.next_if(|(other, _)| *other == key).is_some_and(|(_, was)| was == value);
+        if !same {
+            differing.insert(key.clone(), Some(value.clone()));
+        }
+    }
+    differing.extend(old.map(|(gone, _)| (gone.clone(), None)));
+    differing
 }
 
 // === impl Changes ===

@@ -21,8 +21,6 @@ pub(super) struct Node<'a> {
     pub(super) cpus: &'a CpuSet,
     /// Its CPUs that are neither exclusive nor reserved nor kept for interrupts or isolated.
     pub(super) free: CpuSet,
-    /// Containers with CPUs here.
-    pub(super) residents: Vec<&'a Container>,
     /// Some CPUs are exclusive.
     pub(super) allocated: bool,
     pub(super) bound_shared: bool,
@@ -50,7 +48,6 @@ impl<'a> View<'a> {
                 socket,
                 cpus: &node.cpus,
                 free: &node.cpus - &blocked,
-                residents: Vec::new(),
                 allocated: false,
                 bound_shared: false,
                 bound_dedicated: false,
@@ -60,7 +57,9 @@ impl<'a> View<'a> {
                 bound_reclaimed_request: MilliCpu(0),
             })
             .collect();
-        for container in state.containers.values() {
+        let leaves_a_mark =
+            |container: &Container| container.qos == QosLevel::Dedicated || container.is_bound_shared();
+        for container in state.containers.values().filter(|container| leaves_a_mark(container)) {
             for node in nodes.iter_mut().filter(|node| !node.cpus.is_disjoint(&container.cpus)) {
                 node.take_in(container);
             }
@@ -73,13 +72,15 @@ impl<'a> View<'a> {
     fn add_up(&mut self) {
         for (node, request) in bound_shared_requests(self.state, self.machine) {
             if let Some(node) = self.nodes.iter_mut().find(|known| known.id == node) {
-                node.bound_shared_request.0 += request.0;
+                let MilliCpu(asked) = &mut node.bound_shared_request;
+                *asked = asked.saturating_add(request.0);
             }
         }
         for container in self.state.containers.values().filter(|container| container.is_bound_reclaimed()) {
             if let Some(node) = self.nodes.iter_mut().find(|known| Some(known.id) == container.numa_hint) {
                 node.bound_reclaimed = true;
-                node.bound_reclaimed_request.0 += container.request.0;
+                let MilliCpu(asked) = &mut node.bound_reclaimed_request;
+                *asked = asked.saturating_add(container.request.0);
             }
         }
     }
@@ -107,7 +108,7 @@ impl<'a> View<'a> {
     pub(super) fn unbound_shared_request(&self, except: &str) -> MilliCpu {
         let containers = self.state.containers.iter().filter(|(id, _)| &*id.pod != except);
         let unbound = containers.filter(|(_, container)| container.is_unbound_shared());
-        MilliCpu(unbound.map(|(_, container)| container.request.0).sum())
+        MilliCpu(unbound.map(|(_, container)| container.request.0).fold(0, u64::saturating_add))
     }
 }
 
@@ -134,7 +135,7 @@ fn bound_shared_requests(state: &State, machine: &Machine) -> Vec<(u32, MilliCpu
     for (id, container) in state.containers.iter().filter(|(_, container)| container.is_bound_shared()) {
         let (node, sum, declared) = pods.entry(&id.pod).or_default();
         *node = node.or_else(|| node_of(container, machine));
-        sum.0 += container.request.0;
+        sum.0 = sum.0.saturating_add(container.request.0);
         *declared = declared.or(container.pod_request);
     }
     let known = pods.into_values().filter_map(|(node, sum, declared)| Some((node?, declared.unwrap_or(sum))));
@@ -149,9 +150,8 @@ pub(super) fn node_of(container: &Container, machine: &Machine) -> Option<u32> {
 
 // === impl Node ===
 
-impl<'a> Node<'a> {
-    fn take_in(&mut self, container: &'a Container) {
-        self.residents.push(container);
+impl Node<'_> {
+    fn take_in(&mut self, container: &Container) {
         self.allocated |= container.qos == QosLevel::Dedicated;
         self.bound_shared |= container.is_bound_shared();
         self.bound_dedicated |= container.is_bound_dedicated();

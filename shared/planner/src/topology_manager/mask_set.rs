@@ -71,6 +71,12 @@ impl MaskSet {
     ///
     /// Exact up to [`DENSE_NODES`] nodes, and above while there are few pairs.
     pub(super) fn intersections(&self, other: &Self) -> Self {
+        // The mask of all nodes takes nothing away from what there is of every mask.
+        for (all, one) in [(self, other), (other, self)] {
+            if all.is_every_mask() && one.contains(all.every_node()) {
+                return all.clone();
+            }
+        }
         let pairs = self.len().saturating_mul(other.len());
         if self.nodes <= DENSE_NODES {
             // Three transforms of n·2ⁿ⁻¹ additions each.
@@ -81,6 +87,15 @@ impl MaskSet {
             return self.narrow().by_pairs(&other.narrow());
         }
         self.by_pairs(other)
+    }
+
+    /// The mask of all nodes.
+    fn every_node(&self) -> u64 {
+        u64::MAX.checked_shr(64 - self.nodes.min(64) as u32).unwrap_or(0)
+    }
+
+    fn is_every_mask(&self) -> bool {
+        self.nodes <= DENSE_NODES && self.nodes > 0 && self.len() == (1 << self.nodes) - 1
     }
 
     fn by_pairs(&self, other: &Self) -> Self {

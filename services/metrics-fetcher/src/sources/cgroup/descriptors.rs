@@ -3,21 +3,24 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use oxalyst_cgroups::read_into;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::errand::Progress;
 
 /// Left to sockets, logs and the like.
 const RESERVE: u64 = 128;
 /// More are never kept: about 2,000 containers with all files of either version.
 const MOST: u64 = 65_536;
 /// Passes between attempts to open a file that could not be opened, at most; it doubles up to this.
-const LONGEST_WAIT: u64 = 16;
+pub(super) const LONGEST_WAIT: u64 = 16;
 
-/// How many descriptors are kept, and how many may be.
-#[derive(Debug)]
+/// How many descriptors are kept, and how many may be. Clones count together.
+#[derive(Clone, Debug)]
 pub(super) struct Descriptors {
-    kept: usize,
+    kept: Arc<AtomicUsize>,
     cap: usize,
 }
 
@@ -29,6 +32,8 @@ pub(super) enum Slot {
     Closed,
     /// Open.
     Kept(File),
+    /// A read of it hangs, and its thread was given up; tried again once that came back, and not at once.
+    Hung { why: Arc<str>, thread: Arc<Progress>, again: u64 },
     /// Could not be opened; tried again later.
     Refused { why: Arc<str>, absent: bool, attempts: u32, again: u64 },
 }
@@ -64,17 +69,17 @@ impl Descriptors {
     }
 
     pub(super) fn capped(cap: usize) -> Self {
-        Self { kept: 0, cap }
+        Self { kept: Arc::default(), cap }
     }
 
     pub(super) fn kept(&self) -> usize {
-        self.kept
+        self.kept.load(Ordering::Relaxed)
     }
 
     /// Keeps a file, if there is room; otherwise it is given back, to be closed after use.
     pub(super) fn keep(&mut self, file: File) -> Result<Slot, File> {
-        if self.kept < self.cap {
-            self.kept += 1;
+        if self.kept() < self.cap {
+            self.kept.fetch_add(1, Ordering::Relaxed);
             Ok(Slot::Kept(file))
         } else {
             Err(file)
@@ -83,7 +88,7 @@ impl Descriptors {
 
     pub(super) fn close(&mut self, slot: &mut Slot) {
         if let Slot::Kept(_) = std::mem::take(slot) {
-            self.kept -= 1;
+            self.kept.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -100,6 +105,9 @@ impl Descriptors {
         let attempts = match slot {
             Slot::Refused { why, again, absent, .. } if pass < *again => {
                 return Err(Fault { what: Arc::clone(why), gone: false, absent: *absent });
+            }
+            Slot::Hung { why, thread, again } if pass < *again || !thread.has_come_back() => {
+                return Err(Fault { what: Arc::clone(why), gone: false, absent: false });
             }
             Slot::Refused { attempts, .. } => *attempts,
             _ => 0,

@@ -9,14 +9,17 @@ use std::time::SystemTime;
 use oxalyst_cgroups::{CgroupPath, Error, Found, Hierarchy, Listed, Stamp, walk};
 
 use super::descriptors::{Descriptors, Slot};
+use super::news::News;
 
 /// A walk happens at least every so many passes, even if no folder seems to have changed.
 const BACKSTOP: u64 = 12;
 
 /// What is on the node's trees.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Discovery {
-    watched: Vec<(Listed, Slot)>,
+    news: News,
+    /// Folders of which no news come: they are looked at in every pass.
+    mute: Vec<(Listed, Slot)>,
     found: Vec<Found>,
     walked_in: Option<u64>,
 }
@@ -34,13 +37,21 @@ pub(super) struct Place {
 
 // === impl Discovery ===
 
+impl Default for Discovery {
+    fn default() -> Self {
+        Self { news: News::new(), mute: Vec::new(), found: Vec::new(), walked_in: None }
+    }
+}
+
 impl Discovery {
     /// Forgets what was found: the next [`Discovery::refresh`] walks.
     pub(super) fn clear(&mut self, descriptors: &mut Descriptors) {
-        for (_, slot) in &mut self.watched {
+        for (_, slot) in &mut self.mute {
             descriptors.close(slot);
         }
-        *self = Self::default();
+        self.mute.clear();
+        self.found.clear();
+        self.walked_in = None;
     }
 
     /// The next [`Discovery::refresh`] walks, whatever the folders look like.
@@ -57,14 +68,24 @@ impl Discovery {
         descriptors: &mut Descriptors,
     ) -> Result<bool, Error> {
         let recent = self.walked_in.is_some_and(|walked| pass.saturating_sub(walked) < BACKSTOP);
-        if recent && self.watched.iter_mut().all(|(listed, slot)| unchanged(listed, slot, descriptors)) {
+        // Asked even where a walk is due anyway: what it finds is no news afterwards.
+        let news = self.news.any();
+        if recent && !news && self.mute.iter_mut().all(|(listed, slot)| unchanged(listed, slot, descriptors))
+        {
             return Ok(false);
         }
         let walk = walk(hierarchy, roots)?;
         self.clear(descriptors);
-        self.watched = walk.listed.into_iter().map(|listed| (listed, Slot::Closed)).collect();
         self.found = walk.found;
         self.walked_in = Some(pass);
+        for listed in walk.listed {
+            if !self.news.watch(&listed.path) {
+                self.mute.push((listed, Slot::Closed));
+            } else if !std::fs::metadata(&listed.path).is_ok_and(|m| Stamp::of(&m) == listed.stamp) {
+                // It changed between its listing and the first news of it.
+                self.walked_in = None;
+            }
+        }
         Ok(true)
     }
 

@@ -4,7 +4,10 @@
 
 mod descriptors;
 mod discovery;
+mod driver;
+mod errand;
 mod floor;
+mod news;
 mod part;
 mod pass;
 mod reader;

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use super::tracked::{Context, Outcome, fill};
-use crate::catalogue::{self, Origin, Scope};
+use super::errand::{Hands, Outcome};
+use super::tracked::{bases, fill};
+use crate::catalogue::{Origin, Scope};
+use crate::cells::Layout;
 use crate::clock::Now;
 use crate::contents::{File, Row};
 use crate::derive::derive;
 use crate::rate::{Counter, Identity};
-use crate::sample::{Absent, Cell};
-use crate::store::{Id, Instance, Subject};
+use crate::store::{Id, Instance, Source, Subject};
 
 /// A part of which no file told for so many passes is gone: a device that was pulled, a CPU that is offline.
 const PATIENCE: u32 = 20;
@@ -21,7 +22,9 @@ pub(super) struct Parts(Vec<Part>);
 #[derive(Debug)]
 struct Part {
     subject: Arc<Subject>,
-    counters: Vec<Option<Counter>>,
+    /// The one before, to be used again as of any [`super::tracked::Tracked`].
+    spare: Option<Arc<Subject>>,
+    counters: Box<[Option<Counter>]>,
     missed: u32,
 }
 
@@ -33,40 +36,41 @@ impl Parts {
         self.0.iter().map(|p| &p.subject)
     }
 
-    /// Takes the rows of this pass out of `context`.
-    pub(super) fn take(&mut self, context: &mut Context<'_>, whole: &Id, at: Now, identity: Identity) {
-        if context.rows.is_empty() && self.0.is_empty() {
+    /// Takes the rows of this pass out of `hands`.
+    pub(super) fn take(&mut self, hands: &mut Hands, whole: &Id, at: Now, identity: Identity) {
+        if hands.rows.is_empty() && self.0.is_empty() {
             return;
         }
-        context.rows.sort_by(|a, b| (a.scope, &a.instance).cmp(&(b.scope, &b.instance)));
+        hands.rows.sort_by(|a, b| (a.scope, &a.instance).cmp(&(b.scope, &b.instance)));
         for part in &mut self.0 {
             part.missed += 1;
         }
-        for rows in context.rows.chunk_by(|a, b| (a.scope, &a.instance) == (b.scope, &b.instance)) {
+        for rows in hands.rows.chunk_by(|a, b| (a.scope, &a.instance) == (b.scope, &b.instance)) {
             let Some(Row { scope, instance, .. }) = rows.first() else { continue };
             let place = match self.0.binary_search_by(|p| p.key().cmp(&(*scope, instance))) {
                 Ok(place) => place,
                 Err(place) => {
                     let id = Id { instance: instance.clone(), ..whole.clone() };
-                    self.0.insert(place, Part::new(*scope, id));
+                    self.0.insert(place, Part::new(*scope, id, hands.unified));
                     place
                 }
             };
             if let Some(part) = self.0.get_mut(place) {
-                part.fill(context.unified, context.pass, rows, at, identity);
+                part.fill(hands.unified, hands.pass, rows, at, identity);
             }
         }
         self.0.retain(|p| p.missed <= PATIENCE);
-        context.rows.clear();
+        hands.rows.clear();
     }
 }
 
 // === impl Part ===
 
 impl Part {
-    fn new(scope: Scope, id: Id) -> Self {
-        let counters = vec![None; catalogue::of(scope).len()];
-        Self { subject: Arc::new(Subject::unknown(scope, id)), counters, missed: 0 }
+    fn new(scope: Scope, id: Id, unified: bool) -> Self {
+        let layout = Layout::of(scope, Source::Kernel, unified);
+        let subject = Arc::new(Subject::laid_out(scope, id, layout));
+        Self { subject, spare: None, counters: bases(layout), missed: 0 }
     }
 
     fn key(&self) -> (Scope, &Instance) {
@@ -77,21 +81,25 @@ impl Part {
         self.missed = 0;
         let told =
             |file: File| -> Option<Outcome> { Some(Ok(rows.iter().find(|r| r.file == file)?.contents)) };
-        let before = Arc::clone(&self.subject);
-        let subject = Arc::make_mut(&mut self.subject);
+        let mut next = self.spare.take().unwrap_or_else(|| Arc::clone(&self.subject));
+        let before = &self.subject;
+        let subject = Arc::make_mut(&mut next);
         (subject.read, subject.cycle) = (Some(at), cycle);
-        let metrics = catalogue::of(subject.scope).iter().zip(&before.cells);
-        for (((metric, cell), counter), next) in metrics.zip(&mut self.counters).zip(&mut subject.cells) {
+        let rows = before.cells.layout().rows().iter().zip(before.cells.held());
+        let mut counters = self.counters.iter_mut();
+        for ((metric, cell), next) in rows.zip(subject.cells.held_mut()) {
+            let counter = if metric.kind.is_rate() { counters.next() } else { None };
             *next = match metric.origin(unified) {
-                Origin::Never(why) => Cell::absent(Absent::Never(why)),
-                Origin::Inputs => continue,
+                // What is never told has no cell.
+                Origin::Never(_) | Origin::Inputs => continue,
                 // A file that failed in this pass leaves what it told before, ageing.
                 Origin::From(file) => match told(file) {
                     Some(outcome) => fill(metric, cell, counter, Some(&outcome), at, identity),
-                    None => continue,
+                    None => cell.clone(),
                 },
             };
         }
         derive(subject.scope, &before.cells, &mut subject.cells);
+        self.spare = Some(std::mem::replace(&mut self.subject, next));
     }
 }

@@ -1,7 +1,6 @@
-//! The actor that keeps time, and the thread that blocks.
+//! The actor that keeps time, and watches the thread that blocks.
 
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -9,6 +8,7 @@ use oxalyst_mesh::{Condition, Facts};
 use tokio::sync::oneshot;
 
 use super::Pass;
+use super::driver::{Driver, Watch};
 use crate::clock::{Clock, Now};
 use crate::exposition::PassMetrics;
 use crate::names::Directory;
@@ -21,6 +21,8 @@ pub struct Schedule {
     pub period: Duration,
     /// A pass that takes longer is reported as trouble; no other begins before it ends.
     pub deadline: Duration,
+    /// A single read that takes longer is given up with its thread, and the pass goes on without it.
+    pub read_deadline: Duration,
 }
 
 /// What a [`Reader`] is connected to.
@@ -45,16 +47,10 @@ pub struct Wiring {
 pub struct Reader {
     schedule: Schedule,
     wiring: Wiring,
-    thread: mpsc::Sender<Order>,
+    driver: Driver,
     under_way: Option<Now>,
     trouble: Option<Arc<str>>,
     failing: bool,
-}
-
-/// One pass, asked of the thread.
-struct Order {
-    named: Arc<[super::Named]>,
-    reply: oneshot::Sender<Snapshot>,
 }
 
 #[derive(Message)]
@@ -66,14 +62,17 @@ struct Done(Result<Snapshot, oneshot::error::RecvError>);
 impl Reader {
     /// Gives `pass` a thread of its own.
     ///
-    /// A detached thread rather than the runtime's pool: a read that hangs must not keep the process from ending.
-    ///
     /// # Errors
     /// What the system says if it has no thread left.
     pub fn new(pass: Pass, schedule: Schedule, wiring: Wiring) -> std::io::Result<Self> {
-        let (thread, orders) = mpsc::channel();
-        std::thread::Builder::new().name("cgroup-pass".to_owned()).spawn(move || work(pass, &orders))?;
-        Ok(Self { schedule, wiring, thread, under_way: None, trouble: None, failing: false })
+        Ok(Self {
+            schedule,
+            wiring,
+            driver: Driver::new(pass)?,
+            under_way: None,
+            trouble: None,
+            failing: false,
+        })
     }
 
     fn tick(&mut self, ctx: &mut Context<Self>) {
@@ -87,13 +86,19 @@ impl Reader {
             }
             return;
         }
-        let (reply, answer) = oneshot::channel();
-        if self.thread.send(Order { named: self.wiring.names.named(), reply }).is_err() {
-            tracing::error!("the thread that reads cgroups ended");
-            ctx.stop();
-            return;
-        }
+        let answer = self.driver.order(self.wiring.names.named());
         self.under_way = Some(now);
+        let (driver, deadline) = (self.driver.clone(), self.schedule.read_deadline);
+        let answer = async move {
+            let (mut answer, mut seen) = (answer, Watch::default());
+            loop {
+                // Four looks within a deadline: a read is given up after it, and soon after.
+                match tokio::time::timeout(deadline / 4, &mut answer).await {
+                    Ok(answer) => return answer,
+                    Err(_) => driver.watch(&mut seen, deadline),
+                }
+            }
+        };
         ctx.spawn(answer.into_actor(self).map(|answer, _, ctx| ctx.notify(Done(answer))));
     }
 
@@ -156,12 +161,5 @@ impl Handler<Done> for Reader {
         }
         self.wiring.store.histories.add(&snapshot);
         self.wiring.store.publish(snapshot);
-    }
-}
-
-fn work(mut pass: Pass, orders: &mpsc::Receiver<Order>) {
-    while let Ok(Order { named, reply }) = orders.recv() {
-        // If nobody waits any more the process is ending.
-        let _ = reply.send(pass.run(&named));
     }
 }

@@ -1,20 +1,20 @@
 //! One subject between passes: its descriptors, the last reading of each of its counters, what is known of it.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oxalyst_cgroups::parse::NumaMemory;
+use oxalyst_cgroups::CgroupPath;
 
 use super::descriptors::{Descriptors, Slot};
+use super::errand::{Errand, Hands, Outcome, Whom};
 use super::part::Parts;
-use crate::catalogue::{self, Kind, Metric, Origin, Scope, Told};
-use crate::clock::{Clock, Now};
-use crate::contents::{Contents, File, Reading as Parsing, Row};
+use crate::catalogue::{Kind, Metric, Origin, Scope, Told};
+use crate::cells::Layout;
+use crate::clock::Now;
+use crate::contents::File;
 use crate::derive::derive;
-use crate::machine::Machine;
 use crate::rate::{Counter, Identity, Rate, rate};
 use crate::sample::{Absent, Cell, Reading};
-use crate::store::{Id, Subject};
+use crate::store::{Id, Source, Subject};
 
 /// A subject that is read in every pass.
 #[derive(Debug)]
@@ -28,45 +28,28 @@ pub(super) struct Tracked {
     spare: Option<Arc<Subject>>,
     scope: Scope,
     slots: Vec<Slot>,
-    /// As many as the scope has metrics; `None` for levels and for rates without a base.
-    counters: Vec<Option<Counter>>,
+    /// One for each rate of the scope; `None`: it has no base yet.
+    counters: Box<[Option<Counter>]>,
 }
-
-/// What a pass shares among its subjects.
-#[derive(Debug)]
-pub(super) struct Context<'a> {
-    pub(super) unified: bool,
-    pub(super) pass: u64,
-    pub(super) clock: &'a dyn Clock,
-    pub(super) machine: &'a Machine,
-    pub(super) descriptors: &'a mut Descriptors,
-    pub(super) buffer: &'a mut Vec<u8>,
-    /// What was told by parts and waits for [`Tracked::collect`] to take it.
-    pub(super) rows: &'a mut Vec<Row>,
-    pub(super) numa: &'a mut Vec<NumaMemory>,
-    pub(super) failed_files: usize,
-    pub(super) failure: Option<Arc<str>>,
-}
-
-/// What one file gave.
-pub(super) type Outcome = Result<Contents, Absent>;
 
 // === impl Tracked ===
 
 impl Tracked {
-    pub(super) fn new(scope: Scope, identity: Identity, id: Id) -> Self {
+    /// Of a machine whose containers live in one tree, or not.
+    pub(super) fn new(scope: Scope, identity: Identity, id: Id, unified: bool) -> Self {
+        let layout = Layout::of(scope, Source::Kernel, unified);
         let files = match scope {
             Scope::Node => File::NODE.len(),
             _ => File::CONTAINER.len(),
         };
         Self {
             identity,
-            subject: Arc::new(Subject::unknown(scope, id)),
+            subject: Arc::new(Subject::laid_out(scope, id, layout)),
             parts: Parts::default(),
             spare: None,
             scope,
             slots: (0..files).map(|_| Slot::Closed).collect(),
-            counters: vec![None; catalogue::of(scope).len()],
+            counters: bases(layout),
         }
     }
 
@@ -76,109 +59,54 @@ impl Tracked {
         }
     }
 
-    /// Reads every file once and fills the cells; true if some file seems to be gone. `path` gives a file's path and
-    /// is asked only to open it. Rows that are in the context already are taken as told by a part of this subject.
-    pub(super) fn collect(&mut self, context: &mut Context<'_>, path: impl Fn(File) -> PathBuf) -> bool {
-        let files: &[File] = match self.scope {
-            Scope::Node => &File::NODE,
-            _ => &File::CONTAINER,
-        };
-        let numa_scope = match self.scope {
-            Scope::Cgroup => Scope::CgroupNuma,
-            _ => Scope::ContainerNuma,
-        };
-        let mut gone = false;
-        // One reading of the clock serves all files of a subject: it stands before the first, which is the one of CPU
-        // time, so that rates are exact and no age is ever understated.
-        let at = context.clock.now();
-        let mut outcomes: [Option<Outcome>; File::CONTAINER.len()] = std::array::from_fn(|_| None);
-        for ((file, slot), outcome) in files.iter().zip(&mut self.slots).zip(&mut outcomes) {
-            let Some(name) = name_of(*file, context.unified) else { continue };
-            *outcome = Some(read(
-                (*file, name),
-                slot,
-                context,
-                numa_scope,
-                || path(*file),
-                &self.subject.id,
-                &mut gone,
-            ));
-        }
+    /// Its files, for a thread to read them.
+    pub(super) fn errand(&mut self, whom: Whom, cgroup: Option<Arc<CgroupPath>>) -> Errand {
+        let slots = std::mem::take(&mut self.slots);
+        Errand { whom, id: Arc::clone(&self.subject.id), cgroup, slots, at: Now::default(), gone: false }
+    }
+
+    /// Files with nothing open, but for the one whose read hangs.
+    pub(super) fn replace(&mut self, slots: Vec<Slot>) {
+        self.slots = slots;
+    }
+
+    /// Fills the cells with what an errand brought. Rows that were told by parts are taken as parts of this subject.
+    pub(super) fn take(&mut self, errand: Errand, hands: &mut Hands) {
+        self.slots = errand.slots;
+        let at = errand.at;
         let mut next = self.spare.take().unwrap_or_else(|| Arc::clone(&self.subject));
         // Copies only if some reader still holds the snapshot before the last.
         let subject = Arc::make_mut(&mut next);
-        (subject.read, subject.cycle) = (Some(at), context.pass);
-        let metrics = catalogue::of(self.scope).iter().zip(&self.subject.cells);
-        for (((metric, cell), counter), next) in metrics.zip(&mut self.counters).zip(&mut subject.cells) {
-            *next = match metric.origin(context.unified) {
-                Origin::Never(why) => Cell::absent(Absent::Never(why)),
-                Origin::Inputs => continue,
+        (subject.read, subject.cycle) = (Some(at), hands.pass);
+        let rows = self.subject.cells.layout().rows().iter().zip(self.subject.cells.held());
+        let mut counters = self.counters.iter_mut();
+        for ((metric, cell), next) in rows.zip(subject.cells.held_mut()) {
+            let counter = if metric.kind.is_rate() { counters.next() } else { None };
+            *next = match metric.origin(hands.unified) {
+                // What is never told has no cell.
+                Origin::Never(_) | Origin::Inputs => continue,
                 Origin::From(file) => {
-                    let outcome = outcomes.get(file.slot()).and_then(Option::as_ref);
+                    let outcome = hands.outcomes.get(file.slot()).and_then(Option::as_ref);
                     fill(metric, cell, counter, outcome, at, self.identity)
                 }
             };
         }
         derive(self.scope, &self.subject.cells, &mut subject.cells);
         self.spare = Some(std::mem::replace(&mut self.subject, next));
-        self.parts.take(context, &self.subject.id, at, self.identity);
-        gone
+        self.parts.take(hands, &self.subject.id, at, self.identity);
     }
 }
 
-/// Reads one file through its slot.
-pub(super) fn read(
-    (file, name): (File, &'static str),
-    slot: &mut Slot,
-    context: &mut Context<'_>,
-    numa_scope: Scope,
-    path: impl FnOnce() -> PathBuf,
-    id: &Id,
-    gone: &mut bool,
-) -> Outcome {
-    let bytes = context.descriptors.read(slot, Path::new(name), path, context.pass, context.buffer);
-    let told = context.rows.len();
-    let contents = match bytes {
-        Ok(bytes) => {
-            let mut parsing = Parsing {
-                unified: context.unified,
-                machine: context.machine,
-                numa_scope,
-                rows: &mut *context.rows,
-                numa: &mut *context.numa,
-            };
-            file.parse(&mut parsing, bytes).map_err(|e| format!("{name}: {e}"))
-        }
-        // A root cgroup lacks what other cgroups have.
-        Err(fault) if fault.absent && (file.is_optional() || numa_scope == Scope::CgroupNuma) => {
-            return Err(Absent::NotHere);
-        }
-        Err(fault) => {
-            *gone |= fault.gone;
-            Err(fault.what.to_string())
-        }
-    };
-    contents.map_err(|what| {
-        // Half of a file is no file.
-        context.rows.truncate(told);
-        let what: Arc<str> =
-            if id.cgroup.is_empty() { what.into() } else { format!("{what} (cgroup {})", id.cgroup).into() };
-        context.failed_files += 1;
-        context.failure.get_or_insert_with(|| Arc::clone(&what));
-        Absent::Unreadable(what)
-    })
+/// Bases of the rates of a subject, none known.
+pub(super) fn bases(layout: &Layout) -> Box<[Option<Counter>]> {
+    layout.rows().iter().filter(|m| m.kind.is_rate()).map(|_| None).collect()
 }
 
-/// Name of a file in this version, for errors; `None` if there is no such file.
-fn name_of(file: File, unified: bool) -> Option<&'static str> {
-    file.of_node().or_else(|| file.of_container(unified).map(|(_, name)| name))
-}
-
-/// One cell after this pass.
+/// One cell after this pass. A level has no `base`.
 pub(super) fn fill(
     metric: &Metric,
     cell: &Cell,
-    base: &mut Option<Counter>,
+    base: Option<&mut Option<Counter>>,
     outcome: Option<&Outcome>,
     at: Now,
     identity: Identity,
@@ -192,7 +120,10 @@ pub(super) fn fill(
         Err(absent) => return cell.after(Err(absent.clone())),
     };
     let reading = Reading { value, at, interval_ns: 0, clamped };
-    measure(metric.kind, cell, base, reading, identity)
+    match base {
+        Some(base) => measure(metric.kind, cell, base, reading, identity),
+        None => cell.after(Ok(reading)),
+    }
 }
 
 /// A cell after a reading of a level or of a counter.
@@ -203,7 +134,7 @@ pub(crate) fn measure(
     reading: Reading,
     identity: Identity,
 ) -> Cell {
-    if !matches!(kind, Kind::Rate | Kind::Ticks) {
+    if !kind.is_rate() {
         return cell.after(Ok(reading));
     }
     let counter = Counter { identity, value: reading.value, at: reading.at };

@@ -4,7 +4,7 @@ use super::{
     super::{
         Options, Refusal, Request,
         request::{fits, whole},
-        subsets::{ALL_SUBSETS, subsets},
+        subsets::{ALL_SUBSETS, each_subset},
         view::{Node, View},
     },
     eligible::eligible,
@@ -32,12 +32,11 @@ struct Asked {
     by_socket: bool,
 }
 
-/// A NUMA node as an exclusive container sees it.
-struct Offer<'v> {
+/// A NUMA node as a dedicated container sees it.
+struct Offer {
     node: u32,
     /// Its socket, as one bit.
     socket: u64,
-    free: &'v CpuSet,
     /// What of it can be had: not what bound shared pods there ask for.
     room: MilliCpu,
     whole_cores: usize,
@@ -92,10 +91,12 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
         true if sizes.nodes > ALL_SUBSETS => asked.least + 1,
         true => sizes.nodes,
     };
-    for subset in subsets(offers.len(), largest) {
-        let chosen: Vec<&Offer<'_>> = subset.iter().filter_map(|&index| offers.get(index)).collect();
+    let mut chosen: Vec<&Offer> = Vec::new();
+    each_subset(offers.len(), largest, |subset| {
+        chosen.clear();
+        chosen.extend(subset.iter().filter_map(|&index| offers.get(index)));
         if !asked.has_room(&chosen) {
-            continue;
+            return;
         }
         // Sizes ascend: the first that has room is the least, whether or not that set is well shaped.
         let least = *least_affinity.get_or_insert(chosen.len());
@@ -103,7 +104,7 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
             let mask = chosen.iter().map(|offer| offer.node).collect();
             hints.push(Hint::on(mask, chosen.len() == asked.number.unwrap_or(least)));
         }
-    }
+    });
     if hints.is_empty() {
         return Err(asked.nowhere(&offers));
     }
@@ -115,14 +116,14 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
     Ok(Some(hints))
 }
 
-fn offers<'v>(view: &'v View<'_>, request: &Request, asked: &Asked) -> Vec<Offer<'v>> {
+fn offers(view: &View<'_>, request: &Request, asked: &Asked) -> Vec<Offer> {
     let eligible: BTreeSet<u32> = eligible(view, request).iter().map(|node| node.id).collect();
     let mut cores: BTreeMap<u32, usize> = BTreeMap::new();
     for cpu in view.machine.cpus() {
         *cores.entry(cpu.core).or_default() += 1;
     }
     let sockets: BTreeSet<u32> = view.nodes.iter().map(|node| node.socket).collect();
-    let offer = |node: &'v Node<'_>| {
+    let offer = |node: &Node<'_>| {
         let socket = sockets.range(..node.socket).count() % 64;
         let taken = asked.exclusive && node.allocated;
         let room = if taken || !eligible.contains(&node.id) { 0 } else { node.unasked() };
@@ -131,7 +132,7 @@ fn offers<'v>(view: &'v View<'_>, request: &Request, asked: &Asked) -> Vec<Offer
             *free_of.entry(cpu.core).or_default() += 1;
         }
         let whole_cores = free_of.iter().filter(|(core, free)| cores.get(core) == Some(free)).count();
-        Offer { node: node.id, socket: 1 << socket, free: &node.free, room: MilliCpu(room), whole_cores }
+        Offer { node: node.id, socket: 1 << socket, room: MilliCpu(room), whole_cores }
     };
     // An exclusive container would take the node from under bound shared pods.
     view.nodes.iter().filter(|node| !(asked.exclusive && node.bound_shared)).map(offer).collect()
@@ -201,37 +202,40 @@ impl Asked {
         self.exclusive || self.number.is_some_and(|number| number > 1)
     }
 
-    fn has_room(&self, chosen: &[&Offer<'_>]) -> bool {
-        let room: u64 = chosen.iter().map(|offer| offer.room.0).sum();
+    fn has_room(&self, chosen: &[&Offer]) -> bool {
+        let room: u64 = chosen.iter().map(|offer| offer.room.0).fold(0, u64::saturating_add);
         chosen.len() >= self.least && self.request.0 <= room
     }
 
-    fn is_well_shaped(&self, chosen: &[&Offer<'_>], sizes: &Sizes) -> bool {
+    fn is_well_shaped(&self, chosen: &[&Offer], sizes: &Sizes) -> bool {
         let size = chosen.len();
         let sockets = chosen.iter().fold(0, |bits, offer| bits | offer.socket).count_ones() as usize;
-        let whole_cores: usize = chosen.iter().map(|offer| offer.whole_cores).sum();
-        let crosses = size <= sizes.nodes_a_socket && sockets > 1;
+        if size <= sizes.nodes_a_socket && sockets > 1 {
+            return false;
+        }
+        let whole_cores = || chosen.iter().map(|offer| offer.whole_cores).sum::<usize>();
         let aligned = !self.by_socket || sockets == self.cpus.div_ceil(sizes.cpus_a_socket);
         let even = !self.even || self.is_even(chosen, sizes);
-        let paired = !self.paired || self.even || whole_cores >= self.cpus / sizes.cpus_a_core;
+        let paired = !self.paired || self.even || whole_cores() >= self.cpus / sizes.cpus_a_core;
         let named = match (&self.ids, self.number) {
             (Some(ids), _) => ids.iter().eq(chosen.iter().map(|offer| offer.node)),
             (None, Some(number)) => number == size,
             (None, None) => true,
         };
-        !crosses && aligned && even && paired && named
+        aligned && even && paired && named
     }
 
     /// Whether every node gives the same, in whole cores if the container wants those.
-    fn is_even(&self, chosen: &[&Offer<'_>], sizes: &Sizes) -> bool {
+    fn is_even(&self, chosen: &[&Offer], sizes: &Sizes) -> bool {
         let share = self.cpus / chosen.len();
-        let gives = |offer: &&Offer<'_>| {
-            offer.free.len() >= share && (!self.paired || offer.whole_cores >= share / sizes.cpus_a_core)
+        let gives = |offer: &&Offer| {
+            let room = offer.room.0.saturating_mul(chosen.len() as u64);
+            room >= self.request.0 && (!self.paired || offer.whole_cores >= share / sizes.cpus_a_core)
         };
         self.cpus.is_multiple_of(chosen.len()) && chosen.iter().all(gives)
     }
 
-    fn nowhere(&self, offers: &[Offer<'_>]) -> Refusal {
+    fn nowhere(&self, offers: &[Offer]) -> Refusal {
         let free: Vec<_> = offers.iter().map(|offer| format!("{} on {}", offer.room, offer.node)).collect();
         let free = if free.is_empty() { "none".to_owned() } else { free.join(", ") };
         Refusal::insufficient(format!(

@@ -6,6 +6,7 @@ use super::super::{
     state::specified_pool,
     view::{Node, View},
 };
+use oxalyst_topology::CpuSet;
 
 /// The nodes that a bound container may have beside those who are there, and without which the shared pods that are not bound
 /// still fit. Whether the container itself fits is another question.
@@ -13,7 +14,9 @@ pub(super) fn eligible<'v, 'a>(view: &'v View<'a>, request: &Request) -> Vec<&'v
     let unbound: usize = view.nodes.iter().filter(|node| !node.is_bound()).map(|node| node.free.len()).sum();
     let asked = view.unbound_shared_request(&request.id.pod);
     let spares = |node: &Node<'_>| node.is_bound() || fits(asked, unbound - node.free.len());
-    let fits_in = |node: &Node<'_>| !node.residents.iter().any(|resident| repel(resident, request));
+    let others = view.state.containers.values().filter(|resident| repel(resident, request));
+    let others = others.fold(CpuSet::new(), |union, resident| union | &resident.cpus);
+    let fits_in = |node: &Node<'_>| node.cpus.is_disjoint(&others);
     view.nodes.iter().filter(|node| fits_in(node) && spares(node)).collect()
 }
 

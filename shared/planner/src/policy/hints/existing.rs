@@ -44,7 +44,7 @@ pub(super) fn resized_shared(
     let node = node.ok_or_else(|| Refusal::invalid("the container to resize is on no NUMA node"))?;
     let own = known.pod_request.unwrap_or(known.request);
     let others = node.bound_shared_request.0.saturating_sub(own.0);
-    let asked = MilliCpu(others + request.aggregated().0);
+    let asked = MilliCpu(others.saturating_add(request.aggregated().0));
     if fits(asked, node.free.len()) {
         return Ok(only(NumaMask::only(node.id)));
     }

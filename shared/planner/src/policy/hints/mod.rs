@@ -53,7 +53,7 @@ pub fn hints(
 /// Whether shared pods that are not bound, this one included, would still fit on the nodes without bound pods.
 fn has_room_for_shared(view: &View<'_>, request: &Request) -> Result<(), Refusal> {
     let mut asked = view.unbound_shared_request(&request.id.pod);
-    asked.0 += request.aggregated().0;
+    asked.0 = asked.0.saturating_add(request.aggregated().0);
     let have = view.pooled().len();
     if fits(asked, have) {
         return Ok(());

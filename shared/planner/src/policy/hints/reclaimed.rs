@@ -22,7 +22,7 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
         return Ok(hints);
     }
     let unbound = || view.nodes.iter().filter(|node| !node.bound_reclaimed);
-    let headroom_unbound: u64 = unbound().map(headroom).sum();
+    let headroom_unbound: u64 = unbound().map(headroom).fold(0, u64::saturating_add);
     let spare_one = unbound().count() > 1;
     let asked_unbound = unbound_request(view);
     let spares = |node: &Node<'_>| {
@@ -70,7 +70,7 @@ fn resized(
 /// What reclaimed containers that are not bound ask for.
 fn unbound_request(view: &View<'_>) -> MilliCpu {
     let containers = view.state.containers.values().filter(|container| container.is_unbound_reclaimed());
-    MilliCpu(containers.map(|container| container.request.0).sum())
+    MilliCpu(containers.map(|container| container.request.0).fold(0, u64::saturating_add))
 }
 
 fn nowhere(request: &Request) -> Refusal {

@@ -3,7 +3,7 @@
 use super::{
     super::{
         ContainerKind, Refusal,
-        subsets::{ALL_SUBSETS, subsets},
+        subsets::{ALL_SUBSETS, each_subset},
     },
     Options, Request, Resource, State, Supply,
 };
@@ -11,7 +11,10 @@ use crate::topology_manager::{Hint, Hints};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask, NumaNode};
 use oxalyst_units::Bytes;
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// The NUMA nodes that would do for one resource of the container; `None` where it has no preference or asks for none of it.
 ///
@@ -32,7 +35,8 @@ pub fn hints(
     if nothing_to_say {
         return Ok(None);
     }
-    let looking = Looking { state, options, supply, machine, request, resource };
+    let taken = state.taken_by_node(resource);
+    let looking = Looking { state, options, supply, machine, request, resource, taken };
     let is_main = request.kind == ContainerKind::Main;
     match (request.qos, request.wishes.numa_binding()) {
         (QosLevel::Shared, false) => looking.common().map(|()| None),
@@ -50,6 +54,17 @@ struct Looking<'a> {
     machine: &'a Machine,
     request: &'a Request,
     resource: Resource,
+    /// Bytes that are taken, by node.
+    taken: BTreeMap<u32, u64>,
+}
+
+/// The memory of a NUMA node as a bound container sees it.
+struct Offer {
+    node: u32,
+    /// Its socket, as one bit; none for a node without CPUs.
+    socket: u64,
+    /// Bytes that it could have.
+    room: u64,
 }
 
 // === impl Looking ===
@@ -63,11 +78,12 @@ impl Looking<'_> {
         let others = self.state.containers.iter().filter(|(id, container)| {
             id.pod != self.request.id.pod && container.qos == QosLevel::Shared && !container.is_bound()
         });
-        let others: u64 = others.map(|(_, container)| container.asked(self.resource)).sum();
+        let others: u64 =
+            others.map(|(_, container)| container.asked(self.resource)).fold(0, u64::saturating_add);
         let asked = others.saturating_add(self.request.asked(self.resource));
         let bound = self.state.bound();
         let nodes = self.supply.0.keys().filter(|node| !bound.contains(**node));
-        let have: u64 = nodes.map(|node| self.free(*node)).sum();
+        let have: u64 = nodes.map(|node| self.free(*node)).fold(0, u64::saturating_add);
         if asked <= have {
             return Ok(());
         }
@@ -101,23 +117,35 @@ impl Looking<'_> {
                 Bytes(largest)
             )));
         }
-        let sockets = nodes.iter().filter_map(|node| node.socket).collect::<BTreeSet<_>>().len().max(1);
+        let sockets: BTreeSet<u32> = nodes.iter().filter_map(|node| node.socket).collect();
+        let others = exclusive.then(|| self.state.bound());
+        let offers: Vec<Offer> = nodes
+            .iter()
+            .map(|node| Offer {
+                node: node.id,
+                socket: node.socket.map_or(0, |socket| 1 << (sockets.range(..socket).count() % 64)),
+                room: self.free_for(node.id, others.as_ref()),
+            })
+            .collect();
         let size = if nodes.len() > ALL_SUBSETS { limit.min(least + 1) } else { limit };
         let mut hints = Vec::new();
-        for subset in subsets(nodes.len(), size) {
-            let chosen: Vec<&NumaNode> =
-                subset.iter().filter_map(|&index| nodes.get(index).copied()).collect();
-            let mask: NumaMask = chosen.iter().map(|node| node.id).collect();
-            let over = chosen.iter().filter_map(|node| node.socket).collect::<BTreeSet<_>>().len();
-            let crosses = mask.len() <= nodes.len() / sockets && over > 1;
-            let named =
-                ids.as_ref().map_or(number.is_none_or(|number| number == mask.len()), |ids| *ids == mask);
-            let free: u64 = mask.iter().map(|node| self.free_for(node, exclusive)).sum();
-            if mask.len() >= least && !crosses && named && free >= asked {
+        each_subset(nodes.len(), size, |subset| {
+            if subset.len() < least || ids.is_none() && number.is_some_and(|number| number != subset.len()) {
+                return;
+            }
+            let chosen = || subset.iter().filter_map(|&index| offers.get(index));
+            let over = chosen().fold(0u64, |bits, offer| bits | offer.socket).count_ones();
+            let crosses = subset.len() <= nodes.len() / sockets.len().max(1) && over > 1;
+            let room = chosen().map(|offer| offer.room).fold(0, u64::saturating_add);
+            if crosses || room < asked {
+                return;
+            }
+            let mask: NumaMask = chosen().map(|offer| offer.node).collect();
+            if ids.as_ref().is_none_or(|ids| *ids == mask) {
                 let preferred = mask.len() == number.unwrap_or(least);
                 hints.push(Hint::on(mask, preferred));
             }
-        }
+        });
         if hints.is_empty() { Err(self.nowhere()) } else { Ok(Some(hints)) }
     }
 
@@ -126,7 +154,7 @@ impl Looking<'_> {
         let asked = self.request.asked(self.resource);
         let before =
             self.state.containers.get(&self.request.id).map_or(0, |known| known.asked(self.resource));
-        let room: u64 = own.iter().map(|node| self.free(node)).sum::<u64>() + self.own_bytes();
+        let room: u64 = own.iter().map(|node| self.free(node)).fold(self.own_bytes(), u64::saturating_add);
         if self.request.resize && asked > before && asked > room {
             return Err(Refusal::insufficient(format!(
                 "the container asks for {} of {}; with what it has it could have {} on NUMA node(s) {own}",
@@ -174,19 +202,21 @@ impl Looking<'_> {
     fn own_bytes(&self) -> u64 {
         let known = self.state.containers.get(&self.request.id);
         let taken = known.and_then(|known| known.taken.get(&self.resource));
-        taken.map_or(0, |taken| taken.values().map(|bytes| bytes.0).sum())
+        taken.map_or(0, |taken| taken.values().map(|bytes| bytes.0).fold(0, u64::saturating_add))
+    }
+
+    fn taken(&self, node: u32) -> u64 {
+        self.taken.get(&node).copied().unwrap_or_default()
     }
 
     fn free(&self, node: u32) -> u64 {
-        self.state.free(self.supply, node, self.resource).0
+        self.supply.allocatable(node, self.resource).0.saturating_sub(self.taken(node))
     }
 
-    /// An exclusive container can have nothing of a node that others have taken from.
-    fn free_for(&self, node: u32, exclusive: bool) -> u64 {
-        let others = self.state.containers.values().filter(|container| container.is_bound());
-        let taken =
-            others.filter_map(|container| container.bound_to.as_ref()).any(|nodes| nodes.contains(node));
-        if exclusive && (taken || self.state.taken(node, self.resource).0 > 0) { 0 } else { self.free(node) }
+    /// An exclusive container can have nothing of a node that others have taken from, or are bound to.
+    fn free_for(&self, node: u32, others: Option<&NumaMask>) -> u64 {
+        let is_others = others.is_some_and(|others| others.contains(node) || self.taken(node) > 0);
+        if is_others { 0 } else { self.free(node) }
     }
 
     fn nowhere(&self) -> Refusal {

@@ -178,7 +178,7 @@ impl Placing<'_> {
         let mut taken = BTreeMap::new();
         for (&resource, &asked) in &self.request.bytes {
             let free = |node: u32| self.others.free(self.supply, node, resource).0;
-            let have: u64 = nodes.iter().map(free).sum();
+            let have: u64 = nodes.iter().map(free).fold(0, u64::saturating_add);
             if asked.0 > have {
                 return Err(Refusal::insufficient(format!(
                     "{asked} of {resource} is asked for and {} is free on NUMA node(s) {nodes}",

@@ -111,7 +111,18 @@ impl State {
     /// What of this node is taken.
     pub fn taken(&self, node: u32, resource: Resource) -> Bytes {
         let of = |container: &Arc<Container>| container.taken.get(&resource)?.get(&node).map(|bytes| bytes.0);
-        Bytes(self.containers.values().filter_map(of).sum())
+        Bytes(self.containers.values().filter_map(of).fold(0, u64::saturating_add))
+    }
+
+    /// What is taken of each node, in bytes; nodes of which nothing is taken are left out.
+    pub(super) fn taken_by_node(&self, resource: Resource) -> BTreeMap<u32, u64> {
+        let mut taken: BTreeMap<u32, u64> = BTreeMap::new();
+        let all = self.containers.values().filter_map(|container| container.taken.get(&resource));
+        for (node, bytes) in all.flatten() {
+            let sum = taken.entry(*node).or_default();
+            *sum = sum.saturating_add(bytes.0);
+        }
+        taken
     }
 
     /// What of this node is free: nothing where more is taken than there is, as after a node has lost memory.

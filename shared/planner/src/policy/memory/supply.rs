@@ -59,7 +59,7 @@ impl Supply {
         match resource {
             Resource::HugePages(size) => supply.huge_pages.get(&size).copied().unwrap_or_default(),
             Resource::Memory => {
-                let huge: u64 = supply.huge_pages.values().map(|bytes| bytes.0).sum();
+                let huge: u64 = supply.huge_pages.values().map(|bytes| bytes.0).fold(0, u64::saturating_add);
                 Bytes(supply.total.0.saturating_sub(huge).saturating_sub(supply.reserved.0))
             }
         }

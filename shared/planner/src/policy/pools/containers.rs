@@ -23,15 +23,16 @@ pub(super) fn place_all(state: &mut State, machine: &Machine, ramp_up: &CpuSet) 
         QosLevel::System => Some(Cow::Owned(among(state, machine, &container.wishes, &exclusive))),
     };
     let moves = |container: &Container| cpus(container).filter(|cpus| **cpus != container.cpus);
-    let moved = state
-        .containers
-        .iter()
-        .filter_map(|(id, container)| Some((id.clone(), moves(container)?.into_owned())));
-    for (id, cpus) in moved.collect::<Vec<_>>() {
-        if let Some(container) = state.containers.get_mut(&id) {
+    if !state.containers.values().any(|container| moves(container).is_some()) {
+        return unbound;
+    }
+    let mut containers = state.containers.clone();
+    for container in containers.values_mut() {
+        if let Some(cpus) = moves(container).map(Cow::into_owned) {
             Arc::make_mut(container).cpus = cpus;
         }
     }
+    state.containers = containers;
     unbound
 }
 

@@ -1,7 +1,7 @@
 //! CPUs of shared pools on which reclaimed containers may run, too.
 
 use super::super::{
-    RECLAIM, State,
+    Container, RECLAIM, State,
     state::{ISOLATION, RESIDENT},
 };
 use crate::plan::{End, Spread, take_by_numa_balance};
@@ -23,7 +23,9 @@ pub(super) fn ratios(state: &State) -> BTreeMap<String, f64> {
         return now;
     }
     let mut idle: BTreeMap<String, f64> = BTreeMap::new();
-    for container in state.containers.values().filter(|container| container.qos == QosLevel::Shared) {
+    // One that is about to get CPUs says nothing of those that its pool leaves idle.
+    let runs = |container: &Container| container.qos == QosLevel::Shared && !container.cpus.is_empty();
+    for container in state.containers.values().filter(|container| runs(container)) {
         let asked = container.request.0 as f64 / (container.cpus.len() as f64 * 1000.0);
         *idle.entry(container.pool().to_owned()).or_insert(1.0) -= asked;
     }

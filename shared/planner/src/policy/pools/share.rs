@@ -64,7 +64,7 @@ impl Shares {
         if needs.is_empty() {
             return;
         }
-        let total: usize = needs.values().sum();
+        let total = needs.values().copied().fold(0, usize::saturating_add);
         let take = if exactly && total <= from.len() { take_exactly } else { take_in_proportion };
         let (pools, left) = take(machine, needs, from);
         self.left -= from;

@@ -1,0 +1,188 @@
+//! Reads that hang: a pipe that nobody writes to blocks whoever opens it, as a stuck device blocks whoever reads it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use oxalyst_cgroups::fixture::{Fixture, Layout};
+use oxalyst_cgroups::{CgroupPath, Controller};
+use oxalyst_mesh::connect;
+use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
+use oxalyst_proto::metrics::v1::{ListSourcesRequest, Quality, QueryRequest, Sample, SourceInfo};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use tonic::transport::Channel;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const STAT: &str = "memory.stat";
+
+struct World {
+    dir: tempfile::TempDir,
+    fixture: Fixture,
+    child: Child,
+    client: MetricsClient<Channel>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl World {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (host, run) = (dir.path().join("host"), dir.path().join("run"));
+        let fixture = Fixture::create(&host, Layout::V2).unwrap();
+        fixture.cgroup(&container("c0")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_metrics-fetcher"));
+        command
+            .env_clear()
+            .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
+            .stdout(Stdio::null());
+        for setting in [
+            format!("common.run_dir={}", run.display()),
+            format!("common.host_root={}", host.display()),
+            "period_ms=100".to_owned(),
+            "read_deadline_ms=200".to_owned(),
+            "pass_deadline_ms=1500".to_owned(),
+            "stale_after_periods=20".to_owned(),
+            "expire_after_periods=60".to_owned(),
+            "forget_after_periods=80".to_owned(),
+        ] {
+            command.args(["--set", &setting]);
+        }
+        let client = MetricsClient::new(connect(&run, "metrics-fetcher"));
+        Self { child: command.spawn().unwrap(), dir, fixture, client }
+    }
+
+    fn stat_of(&self, id: &str) -> PathBuf {
+        self.fixture.dir(Controller::Memory, &container(id)).join(STAT)
+    }
+
+    /// A container whose `memory.stat` is a pipe; it is put in place in one step.
+    fn hanging(&self, id: &str) {
+        let aside = CgroupPath::new(&format!("aside/{id}")).unwrap();
+        self.fixture.cgroup(&aside).unwrap();
+        let place = |path| self.fixture.dir(Controller::Memory, path);
+        let pipe = place(&aside).join(STAT);
+        std::fs::remove_file(&pipe).unwrap();
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        std::fs::rename(place(&aside), place(&container(id))).unwrap();
+    }
+
+    async fn sample(&mut self, id: &str, metric: &str) -> Option<Sample> {
+        let request = QueryRequest {
+            metrics: vec![metric.to_owned()],
+            ids: vec![id.to_owned()],
+            ..QueryRequest::default()
+        };
+        self.client.query(request).await.ok()?.into_inner().samples.pop()
+    }
+
+    async fn until(&mut self, id: &str, metric: &str, holds: impl Fn(&Sample) -> bool) -> Sample {
+        let (began, mut last) = (Instant::now(), None);
+        while began.elapsed() < DEADLINE {
+            match self.sample(id, metric).await {
+                Some(sample) if holds(&sample) => return sample,
+                other => last = other,
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{id} {metric}: {last:?}\n{}", self.log());
+    }
+
+    async fn source(&mut self) -> SourceInfo {
+        self.client.list_sources(ListSourcesRequest {}).await.unwrap().into_inner().sources.remove(0)
+    }
+
+    /// Threads that read cgroups, waiting ones among them.
+    fn readers(&self) -> usize {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let name =
+            |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        tasks.flatten().map(name).filter(|name| name.trim() == "cgroup-pass").count()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    fn lines(&self, with: &str) -> usize {
+        self.log().lines().filter(|line| line.contains(with)).count()
+    }
+}
+
+fn container(id: &str) -> CgroupPath {
+    CgroupPath::new(&format!("kubepods/burstable/poduid-1/{id}")).unwrap()
+}
+
+fn fresh(sample: &Sample) -> bool {
+    sample.quality() == Quality::Fresh
+}
+
+const RSS: &str = "mem.rss.container";
+const USAGE: &str = "mem.usage.container";
+
+#[tokio::test]
+async fn m15_a_read_that_hangs_costs_its_file_and_not_the_pass() {
+    let mut world = World::start();
+    world.until("c0", RSS, fresh).await;
+    world.hanging("c1");
+    // What its other files tell is there, and the file that hangs is named.
+    world.until("c1", USAGE, fresh).await;
+    let late = world.until("c1", RSS, |s| s.reason.contains("given up")).await;
+    assert!(late.value.is_none() && late.reason.contains(STAT), "{late:?}");
+    // The others are read on and on.
+    let before = world.until("c0", RSS, fresh).await;
+    let after = world.until("c0", RSS, |s| fresh(s) && s.cycle > before.cycle + 40).await;
+    assert!(after.time_unix_ns > before.time_unix_ns);
+    // Long after the file could be tried again it was not: its first reader still hangs.
+    assert_eq!(world.readers(), 2);
+    assert_eq!(world.lines("some files cannot be read"), 1, "{}", world.log());
+    let source = world.source().await;
+    assert!(source.error.contains("given up"), "{source:?}");
+
+    // The device answers at last: the thread comes back, and the file is read again.
+    let stat = world.stat_of("c1");
+    let pipe = stat.with_file_name("pipe");
+    std::fs::rename(&stat, &pipe).unwrap();
+    std::fs::copy(world.stat_of("c0"), &stat).unwrap();
+    // Whoever waits for a writer goes on once there is one.
+    drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
+    world.until("c1", RSS, fresh).await;
+    let began = Instant::now();
+    while world.readers() > 1 {
+        assert!(began.elapsed() < DEADLINE, "the thread that came back does not end");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(world.lines("all files can be read"), 1, "{}", world.log());
+}
+
+#[tokio::test]
+async fn m15_four_threads_are_given_up_and_no_more() {
+    let mut world = World::start();
+    world.until("c0", RSS, fresh).await;
+    for n in 1..=4 {
+        world.hanging(&format!("c{n}"));
+        world.until(&format!("c{n}"), RSS, |s| s.reason.contains("given up")).await;
+    }
+    let before = world.until("c0", RSS, fresh).await;
+    world.until("c0", RSS, |s| fresh(s) && s.cycle > before.cycle).await;
+    assert_eq!(world.readers(), 5);
+    world.hanging("c5");
+    // Now the pass itself hangs, and says so; everything ages, nothing is wiped.
+    let late = world.until("c0", RSS, |s| s.quality() == Quality::Stale).await;
+    assert!(late.value.is_some() && late.reason.contains("deadline"), "{late:?}");
+    assert_eq!(world.readers(), 5);
+    assert_eq!(world.lines("cgroups cannot be read; what is known ages"), 1, "{}", world.log());
+
+    let pid = rustix::process::Pid::from_child(&world.child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let began = Instant::now();
+    while world.child.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < DEADLINE, "threads that hang keep it from ending");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
