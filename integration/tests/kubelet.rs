@@ -1,5 +1,5 @@
 //! The mesh beside a real kubelet, API server, scheduler and controllers, on a private containerd. Takes a minute or two, so it
-//! is run by name: `cargo test -p integration --test kubelet`.
+//! is run by name: `make tiers TESTS=kubelet`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

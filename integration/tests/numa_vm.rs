@@ -1,5 +1,5 @@
 //! A machine of 2 sockets, 4 NUMA nodes and cgroup v2 alone, in software emulation: boots it, and runs `numa` in it. Takes
-//! minutes, so it is run by name: `cargo test -p integration --test numa_vm`.
+//! minutes, so it is run by name: `make tiers TESTS=four_numa`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
