@@ -26,7 +26,7 @@ test: tools ## every test; those on a real containerd too where this machine can
 
 # Cases as data, of which the tree holds its own: OXALYST_VECTORS=DIR make vectors runs those of another folder as well.
 vectors: tools ## the allocator's language-neutral vectors; OXALYST_VECTORS=DIR adds a folder of further ones
-	OXALYST_VECTORS="$(OXALYST_VECTORS)" $(CARGO) test -p orm --test vectors -- --nocapture
+	OXALYST_VECTORS="$(OXALYST_VECTORS)" $(CARGO) test -p oxalyst-planner --test vectors -- --nocapture
 
 lint: tools ## fmt, clippy, docs, dependencies: no warning is let through
 	$(CARGO) fmt --all --check

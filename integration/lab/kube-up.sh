@@ -4,6 +4,7 @@
 # BINARIES holds etcd, kube-apiserver and kubectl, or kube.xz: one program that is all three by the name it is called by
 # (unpacked once into KUBE_CACHE, by default DIR/bin). Ports are free ones. DIR/audit.log has a line for each request on
 # customnoderesources. Stop with kube-down.sh DIR. Needs openssl, and xz for kube.xz.
+# KUBE_CONTROL=1 adds the scheduler and those controllers that make pods of Deployments; BINARIES holds them then.
 set -euo pipefail
 source_dir=$(realpath "$1")
 mkdir -p "$2"
@@ -36,7 +37,10 @@ quiet openssl x509 -req -days 2 -in pki/server.csr -CA pki/ca.crt -CAkey pki/ca.
 quiet openssl ecparam -name prime256v1 -genkey -noout -out pki/accounts.key
 quiet openssl ec -in pki/accounts.key -pubout -out pki/accounts.pub
 
-echo 'admin-token,admin,admin,system:masters' >tokens.csv
+cat >tokens.csv <<'T'
+admin-token,admin,admin,system:masters
+reader-token,pod-reader,pod-reader,
+T
 cat >audit.yaml <<'Y'
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -56,6 +60,18 @@ free_port() {
   done
   echo 'kube-up.sh: no free port found' >&2
   return 1
+}
+
+control() {
+  [ -n "${KUBE_CONTROL:-}" ] || return 0
+  setsid "$bin/kube-scheduler" --kubeconfig kubeconfig --leader-elect=false --bind-address 127.0.0.1 \
+    --secure-port "$(free_port)" >scheduler.log 2>&1 </dev/null &
+  echo $! >scheduler.pid
+  setsid "$bin/kube-controller-manager" --kubeconfig kubeconfig --leader-elect=false --bind-address 127.0.0.1 \
+    --secure-port "$(free_port)" \
+    --controllers deployment-controller,replicaset-controller,garbage-collector-controller,node-lifecycle-controller \
+    >controllers.log 2>&1 </dev/null &
+  echo $! >controllers.pid
 }
 
 try() {
@@ -84,7 +100,10 @@ contexts: [{name: test, context: {cluster: test, user: admin}}]
 current-context: test
 Y
   for _ in $(seq 600); do
-    [ "$("$bin/kubectl" --kubeconfig kubeconfig get --raw /readyz 2>/dev/null)" = ok ] && return 0
+    if [ "$("$bin/kubectl" --kubeconfig kubeconfig get --raw /readyz 2>/dev/null)" = ok ]; then
+      control
+      return 0
+    fi
     kill -0 "$(cat api.pid)" 2>/dev/null && kill -0 "$(cat etcd.pid)" 2>/dev/null || return 1
     sleep 0.1
   done

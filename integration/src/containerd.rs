@@ -10,12 +10,12 @@ use crate::cri::Cri;
 use crate::image;
 use crate::process::{Process, ProcessError};
 use crate::runtime::{
-    ContainerId, ContainerSpec, Listed, PodSpec, Runtime, RuntimeError, SandboxId, State, poll_until,
-    status_value,
+    ContainerId, ContainerSpec, Listed, PodSpec, Resizes, Runtime, RuntimeError, SandboxId, State,
+    poll_until, status_value,
 };
 
 mod leftovers;
-mod outside;
+pub(crate) mod outside;
 
 use outside::Outside;
 pub use outside::clear;
@@ -206,6 +206,12 @@ impl Drop for Containerd {
         // After a failed test: the process is killed by its own drop, the rest here. Nobody is left to hear of an error.
         drop(self.process.take());
         let _ = self.sweep();
+    }
+}
+
+impl Resizes for Containerd {
+    async fn update_shares(&mut self, container: &ContainerId, milli_cpu: u64) -> Result<(), RuntimeError> {
+        self.cri.update_shares(container, milli_cpu).await
     }
 }
 

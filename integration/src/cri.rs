@@ -112,7 +112,7 @@ impl Cri {
         let log = format!("{}-{}-{}.log", sandbox.0.get(..12).unwrap_or(&sandbox.0), spec.name, spec.attempt);
         let container = ContainerConfig {
             metadata: Some(ContainerMetadata { name: spec.name.clone(), attempt: spec.attempt }),
-            image: Some(ImageSpec { image: BUSYBOX.to_owned() }),
+            image: Some(ImageSpec { image: BUSYBOX.to_owned(), user_specified_image: BUSYBOX.to_owned() }),
             command: command(spec.run),
             labels: config
                 .labels

@@ -11,6 +11,7 @@ mod lifecycle;
 mod machine;
 mod observed;
 mod plugins;
+mod reference;
 mod store;
 
 pub use faults::Faults;
@@ -18,6 +19,7 @@ pub use kernel::{CgroupLayout, Kernel};
 pub use machine::MachineLayout;
 pub use observed::{Call, Observed, Registration, Synchronization};
 pub use oxalyst_nri::runtime::{EventStyle, RuntimeOptions};
+pub use reference::Seen;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,6 +48,8 @@ pub struct Imitation {
     plugins: Arc<Plugins>,
     serving: Option<JoinHandle<()>>,
     clock: JoinHandle<()>,
+    /// The program that calls the plugins, if our own end does not.
+    reference: Option<PathBuf>,
 }
 
 // === impl Imitation ===
@@ -56,12 +60,29 @@ impl Imitation {
     /// # Errors
     /// [`RuntimeError::Failed`] with the path that could not be written or bound.
     pub async fn start(folder: &Path, setup: Setup) -> Result<Self, RuntimeError> {
+        Self::start_with(folder, setup, None).await
+    }
+
+    /// As [`Imitation::start`], with the plugins called by `program`, which is made of the reference library
+    /// (`lab/reference-runtime.sh`). Of `setup`, options of the wire do not count then, nor do faults of it.
+    ///
+    /// # Errors
+    /// As there, and where the program does not start.
+    pub async fn start_reference(folder: &Path, setup: Setup, program: &Path) -> Result<Self, RuntimeError> {
+        Self::start_with(folder, setup, Some(program.to_owned())).await
+    }
+
+    async fn start_with(
+        folder: &Path,
+        setup: Setup,
+        reference: Option<PathBuf>,
+    ) -> Result<Self, RuntimeError> {
         let host_root = folder.join("host");
         let kernel = Kernel::create(&host_root, &setup.machine, setup.cgroups)
             .map_err(|e| failed(&format!("make a machine in {}", host_root.display()), e))?;
         let plugins = Arc::new(Plugins::new(kernel, setup.options));
         let clock = tokio::spawn(tick(Arc::clone(&plugins)));
-        let mut this = Self { folder: folder.to_owned(), plugins, serving: None, clock };
+        let mut this = Self { folder: folder.to_owned(), plugins, serving: None, clock, reference };
         Runtime::start(&mut this).await?;
         Ok(this)
     }
@@ -108,6 +129,20 @@ impl Imitation {
     /// What a plugin answered instead.
     pub async fn speak_of_the_future(&self) -> Result<(), String> {
         self.plugins.speak_of_the_future().await
+    }
+
+    /// Tells `event` of a container's pod, and of the container.
+    ///
+    /// # Errors
+    /// Where there is no such container, or a plugin refuses it.
+    pub async fn tell(
+        &mut self,
+        event: oxalyst_nri::api::Event,
+        container: &crate::runtime::ContainerId,
+    ) -> Result<(), RuntimeError> {
+        let doing = format!("tell {event:?} of {}", container.0);
+        let (pod, message) = self.messages(&doing, container)?;
+        self.plugins.tell(event, &pod, Some(&message)).await.map_err(|e| failed(&doing, e))
     }
 
     /// Where a container's cgroup lies, below the root of a controller's tree.

@@ -11,8 +11,11 @@
 pub mod bench;
 pub mod containerd;
 pub mod cri;
+pub mod crio;
 pub mod image;
 pub mod imitation;
+pub mod kubernetes;
+pub mod lab;
 pub mod mesh;
 pub mod process;
 pub mod remains;

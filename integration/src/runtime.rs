@@ -170,6 +170,14 @@ pub trait Runtime {
     async fn first_cpus(&mut self, container: &ContainerId) -> Result<String, RuntimeError>;
 }
 
+/// A runtime whose containers can be changed while they run.
+#[allow(async_fn_in_trait, reason = "driven on a current-thread runtime: no future crosses a thread")]
+pub trait Resizes: Runtime {
+    /// What the kubelet does when a pod is resized: other CPU shares for a running container. [`RuntimeError::Refused`] where NRI
+    /// refused it.
+    async fn update_shares(&mut self, container: &ContainerId, milli_cpu: u64) -> Result<(), RuntimeError>;
+}
+
 // === impl PodSpec ===
 
 impl PodSpec {

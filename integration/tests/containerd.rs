@@ -40,6 +40,11 @@ async fn on_containerd(scenario: impl AsyncFnOnce(World<Containerd>) -> World<Co
 
 integration::every_scenario!(on_containerd);
 
+#[tokio::test]
+async fn a_resized_container_keeps_its_first_cpu() {
+    on_containerd(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
+}
+
 /// containerd 2.0 to 2.2.5 does not start any more once the same pod's sandbox was refused twice. There, a refused pod's sandbox
 /// runs and its containers are refused: it starts, and nothing is left of the pod.
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The private containerd by itself: it runs pods, survives a restart, and leaves nothing behind.
+//! The private runtimes by themselves: they run pods, survive a restart, and leave nothing behind.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,19 +12,52 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use integration::containerd::Containerd;
-use integration::process::with_argument;
+use integration::crio::Crio;
+use integration::process::with_argument_below;
 use integration::runtime::{ContainerSpec, PodSpec, Runtime, State, Workload};
+use tokio::sync::Mutex;
+
+/// One at a time: each looks at what the machine has besides.
+static ONE: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test]
 async fn a_private_containerd_runs_pods_and_leaves_nothing_behind() {
+    let _one = ONE.lock().await;
     let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
     let before = outside();
     let mut lab = match Containerd::try_start(folder.path()).await {
         Ok(lab) => lab,
         Err(reason) => return println!("skipped: no containerd here: {reason}"),
     };
-    println!("runs {}", lab.describe());
+    let pid = lab.pid();
 
+    runs_pods(&mut lab).await;
+
+    assert_ne!(lab.pid(), pid);
+    lab.remove().await.unwrap();
+    left_nothing(folder.path(), &before);
+}
+
+#[tokio::test]
+async fn a_private_crio_runs_pods_and_leaves_nothing_behind() {
+    let _one = ONE.lock().await;
+    let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
+    let before = outside();
+    let mut lab = match Crio::try_start(folder.path()).await {
+        Ok(lab) => lab,
+        Err(reason) => return println!("skipped: no CRI-O here: {reason}"),
+    };
+    let pid = lab.pid();
+
+    runs_pods(&mut lab).await;
+
+    assert_ne!(lab.pid(), pid);
+    lab.remove().await.unwrap();
+    left_nothing(folder.path(), &before);
+}
+
+async fn runs_pods(lab: &mut impl Runtime) {
+    println!("runs {}", lab.describe());
     let pod = PodSpec::new("plain", "shared_cores", 500);
     let sandbox = lab.run_pod(&pod).await.unwrap();
     let container = lab.create_container(&sandbox, &ContainerSpec::new("main", 500)).await.unwrap();
@@ -33,9 +66,7 @@ async fn a_private_containerd_runs_pods_and_leaves_nothing_behind() {
     assert_eq!(lab.cpus_allowed(&container).await.unwrap(), lab.online_cpus());
     assert_eq!(lab.first_cpus(&container).await.unwrap(), lab.online_cpus());
 
-    let pid = lab.pid();
     lab.restart().await.unwrap();
-    assert_ne!(lab.pid(), pid);
     assert_eq!(lab.state(&container).await.unwrap(), State::Running);
 
     let ends = ContainerSpec::new("ends", 100).running(Workload::Exit(3));
@@ -46,16 +77,17 @@ async fn a_private_containerd_runs_pods_and_leaves_nothing_behind() {
         if state == State::Running { Err(state) } else { Ok(state) }
     });
     assert_eq!(exited.await, Ok(State::Exited(3)));
-
-    lab.remove().await.unwrap();
-
-    assert_eq!(with_argument(folder.path().join("containerd.sock").as_os_str()), Vec::<u32>::new());
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    assert!(!mounts.contains(folder.path().to_str().unwrap()), "{mounts}");
-    assert_eq!(outside().difference(&before).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
-/// Paths outside of the lab's folder that a containerd touches.
+/// Neither a process that has a path of `folder` among its arguments, nor a mount, nor a folder anywhere else.
+fn left_nothing(folder: &Path, before: &BTreeSet<String>) {
+    assert_eq!(with_argument_below("", folder), Vec::<u32>::new());
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(folder.to_str().unwrap()), "{mounts}");
+    assert_eq!(outside().difference(before).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+/// Paths outside of the lab's folder that a runtime touches.
 fn outside() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let roots = [
@@ -65,6 +97,9 @@ fn outside() -> BTreeSet<String> {
         "/etc/cni",
         "/var/lib/containerd",
         "/var/run/nri",
+        "/var/lib/containers",
+        "/run/crio",
+        "/run/containers",
     ];
     for root in roots {
         walk(Path::new(root), &mut found);

@@ -32,7 +32,7 @@ pub(super) async fn measure(folder: &Path, containers: usize) -> Result<Vec<Row>
     };
     if cgroups.is_none() {
         for n in 0..containers {
-            let sandbox = runtime.run_pod(&PodSpec::new(&format!("p{n}"), "shared_cores", 100)).await?;
+            let sandbox = runtime.run_pod(&PodSpec::new(&format!("p{n}"), "shared_cores", 1)).await?;
             let container = runtime.create_container(&sandbox, &ContainerSpec::new("main", 100)).await?;
             runtime.start_container(&container).await?;
         }

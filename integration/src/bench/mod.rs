@@ -8,6 +8,7 @@ mod floor;
 mod hook;
 mod memory;
 mod metrics;
+mod planner;
 mod resync;
 mod row;
 mod samples;
@@ -21,7 +22,8 @@ use std::path::Path;
 pub type Fault = Box<dyn std::error::Error>;
 
 /// Groups of figures, by the name under which one can be asked for.
-pub const GROUPS: [&str; 4] = ["commit", "hook-latency", "hook-growth", "metrics-pass"];
+pub const GROUPS: [&str; 6] =
+    ["merge", "plan-large", "commit", "hook-latency", "hook-growth", "metrics-pass"];
 
 /// Measures the groups that `wanted` takes; a budget that is missed is a row, what could not be measured is a fault. `note`
 /// hears what is at work.
@@ -35,6 +37,14 @@ pub async fn run(
         Ok(measured) => rows.extend(measured),
         Err(e) => faults.push(format!("{what}: {e}")),
     };
+    if wanted("merge") {
+        note("merge-8, merge-16, merge-numeric-8: 3 resources, all masks of 8 and 16 NUMA nodes");
+        keep("merge", planner::merges());
+    }
+    if wanted("plan-large") {
+        note("plan-large: 384 CPUs, 12 NUMA nodes, 500 containers");
+        keep("plan-large", planner::plan_large());
+    }
     if wanted("commit") {
         note("commit: a durable commit against an append with fdatasync");
         keep("commit", commit::measure(&folder.join("commit")));

@@ -12,7 +12,7 @@ use crate::process::{end_stranger, send, with_argument};
 
 /// What a containerd has outside of its folder. Also kept in the folder, for whoever removes it after its owner's death.
 #[derive(Debug, Default)]
-pub(super) struct Outside {
+pub(crate) struct Outside {
     /// Cgroup folders of pods and containers, below each hierarchy's root.
     cgroups: BTreeSet<PathBuf>,
     /// Folders that were not there before.
@@ -37,7 +37,7 @@ pub fn clear(folder: &Path) {
 // === impl Outside ===
 
 impl Outside {
-    pub(super) fn new(folder: &Path) -> std::io::Result<Self> {
+    pub(crate) fn new(folder: &Path) -> std::io::Result<Self> {
         let created = leftovers::absent_folders();
         let lines: Vec<String> = created.iter().map(|path| format!("{}\n", path.display())).collect();
         std::fs::write(folder.join(CREATED), lines.concat())?;
@@ -52,7 +52,7 @@ impl Outside {
         Self { cgroups: lines(CGROUPS).into_iter().collect(), created: lines(CREATED) }
     }
 
-    pub(super) fn add(&mut self, folder: &Path, cgroups: impl IntoIterator<Item = PathBuf>) {
+    pub(crate) fn add(&mut self, folder: &Path, cgroups: impl IntoIterator<Item = PathBuf>) {
         for cgroup in cgroups {
             let line = format!("{}\n", cgroup.display());
             if self.cgroups.insert(cgroup) {
@@ -64,7 +64,7 @@ impl Outside {
     }
 
     /// Ends and removes by force what a regular removal has left; nothing, normally. Returns what is still there.
-    pub(super) fn sweep(&mut self, folder: &Path) -> Vec<String> {
+    pub(crate) fn sweep(&mut self, folder: &Path) -> Vec<String> {
         self.add(folder, leftovers::container_cgroups(folder));
         for pid in leftovers::processes(&self.cgroups) {
             end_stranger(pid, Signal::KILL, Duration::from_secs(5));

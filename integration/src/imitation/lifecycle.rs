@@ -6,49 +6,16 @@ use std::time::SystemTime;
 
 use oxalyst_nri::api::{Container, Event, PodSandbox, UpdateContainerRequest};
 
+use super::reference::Reference;
 use super::store::{Held, Pod, fresh_id, overlay, resources};
 use super::{Imitation, failed, plugins};
 use crate::runtime::{
-    ContainerId, ContainerSpec, Listed, PodSpec, Runtime, RuntimeError, SandboxId, State, Workload,
+    ContainerId, ContainerSpec, Listed, PodSpec, Resizes, Runtime, RuntimeError, SandboxId, State, Workload,
 };
 
 // === impl Imitation ===
 
 impl Imitation {
-    /// What the kubelet does when a pod is resized.
-    ///
-    /// # Errors
-    /// [`RuntimeError::Refused`] where a plugin refused it.
-    pub async fn update_shares(
-        &mut self,
-        container: &ContainerId,
-        milli_cpu: u64,
-    ) -> Result<(), RuntimeError> {
-        let doing = format!("resize container {}", container.0);
-        let _listing = self.plugins.listing.read().await;
-        let (pod, message) = self.messages(&doing, container)?;
-        let wanted = resources(milli_cpu, None);
-        let request = UpdateContainerRequest {
-            pod: Some(pod),
-            container: Some(message),
-            linux_resources: Some(wanted.clone()),
-        };
-        let answer = self.plugins.update_container(request).await;
-        let updates = answer.map_err(|m| refused(&doing, m))?;
-        let cgroup = {
-            let mut state = self.plugins.state();
-            let held = state.store.containers.get_mut(&container.0);
-            let held = held.ok_or_else(|| failed(&doing, "no such container"))?;
-            overlay(&mut held.resources, &wanted);
-            (held.state == State::Running).then(|| held.cgroup.clone())
-        };
-        if let Some(cgroup) = cgroup {
-            self.plugins.kernel.set(&cgroup, &wanted).map_err(|e| failed(&doing, e))?;
-        }
-        self.plugins.apply(&updates);
-        Ok(())
-    }
-
     /// A container's first process ends by itself. The runtime tells StopContainer, as containerd does at each crash.
     ///
     /// # Errors
@@ -77,7 +44,7 @@ impl Imitation {
         Ok(())
     }
 
-    fn messages(
+    pub(super) fn messages(
         &self,
         doing: &str,
         container: &ContainerId,
@@ -137,6 +104,34 @@ impl Imitation {
     }
 }
 
+impl Resizes for Imitation {
+    async fn update_shares(&mut self, container: &ContainerId, milli_cpu: u64) -> Result<(), RuntimeError> {
+        let doing = format!("resize container {}", container.0);
+        let _listing = self.plugins.listing.read().await;
+        let (pod, message) = self.messages(&doing, container)?;
+        let wanted = resources(milli_cpu, None);
+        let request = UpdateContainerRequest {
+            pod: Some(pod),
+            container: Some(message),
+            linux_resources: Some(wanted.clone()),
+        };
+        let answer = self.plugins.update_container(request).await;
+        let updates = answer.map_err(|m| refused(&doing, m))?;
+        let cgroup = {
+            let mut state = self.plugins.state();
+            let held = state.store.containers.get_mut(&container.0);
+            let held = held.ok_or_else(|| failed(&doing, "no such container"))?;
+            overlay(&mut held.resources, &wanted);
+            (held.state == State::Running).then(|| held.cgroup.clone())
+        };
+        if let Some(cgroup) = cgroup {
+            self.plugins.kernel.set(&cgroup, &wanted).map_err(|e| failed(&doing, e))?;
+        }
+        self.plugins.apply(&updates);
+        Ok(())
+    }
+}
+
 impl Runtime for Imitation {
     fn describe(&self) -> String {
         "imitation v0".to_owned()
@@ -161,6 +156,15 @@ impl Runtime for Imitation {
     async fn start(&mut self) -> Result<(), RuntimeError> {
         if self.serving.is_none() {
             let socket = self.nri_socket();
+            if let Some(program) = &self.reference {
+                let folder = self.folder.join("reference");
+                let started = Reference::start(program, &socket, &folder, &self.plugins).await;
+                let started = started.map_err(|e| failed(&format!("start {}", program.display()), e))?;
+                self.plugins.hand_over(Some(started));
+                // Nothing to serve here.
+                self.serving = Some(tokio::spawn(async {}));
+                return Ok(());
+            }
             let listener =
                 plugins::bind(&socket).map_err(|e| failed(&format!("bind {}", socket.display()), e))?;
             self.serving = Some(tokio::spawn(Arc::clone(&self.plugins).serve(listener)));
@@ -174,6 +178,7 @@ impl Runtime for Imitation {
             // Cancelled, as it was told to.
             let _ = serving.await;
             self.plugins.close_all();
+            self.plugins.hand_over(None);
             let _ = std::fs::remove_file(self.nri_socket());
         }
         Ok(())

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use oxalyst_nri::api::{Container, ContainerUpdate, CreateContainerResponse};
 
+use super::reference::Seen;
+
 /// Everything since the start or since it was last forgotten, oldest first.
 #[derive(Debug, Default)]
 pub struct Observed {
@@ -27,6 +29,8 @@ pub struct Observed {
     pub empty_cpus: Vec<String>,
     /// Why connections ended, or plugins were not taken in.
     pub ended: Vec<String>,
+    /// Messages of plugins that the reference library has read, where it is the one that calls.
+    pub seen: Vec<Seen>,
 }
 
 /// A plugin that was taken in.

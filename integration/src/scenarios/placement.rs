@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{World, without};
-use crate::runtime::{ContainerSpec, PodSpec, Runtime, State, Workload, poll_until};
+use crate::runtime::{ContainerSpec, PodSpec, Resizes, Runtime, State, Workload, poll_until};
 
 /// A dedicated pod of one CPU has exactly that CPU from its first instruction; both shared pods have lost it by the time it
 /// runs, and have it back after its removal.
@@ -86,6 +86,39 @@ pub async fn a_crash_loop_keeps_its_set<R: Runtime>(mut world: World<R>) -> Worl
     let placement = world.placement(&pod).await.unwrap();
     assert!(placement.exclusive);
     assert_eq!(placement.cpus, own.to_string());
+    world
+}
+
+/// A dedicated container alone on the machine grows to one CPU more and keeps its first; it shrinks to that one again. Once a
+/// shared pod runs, the last CPU is refused in the runtime's own call, and nothing has changed.
+pub async fn a_resized_container_keeps_its_first_cpu<R: Resizes>(mut world: World<R>) -> World<R> {
+    let dedicated = world.run("db", "dedicated_cores", 1000).await;
+    let first = world.allowed(&dedicated.container).await;
+    assert_eq!(first.len(), 1, "{first}");
+
+    world.runtime.update_shares(&dedicated.container, 2000).await.unwrap();
+
+    // No waiting: the call has returned.
+    let grown = world.allowed(&dedicated.container).await;
+    assert!(first.is_subset(&grown) && grown.len() == 2, "{first} became {grown}");
+    assert_eq!(world.placement(&dedicated.pod).await.unwrap().cpus, grown.to_string());
+
+    world.runtime.update_shares(&dedicated.container, 1000).await.unwrap();
+
+    assert_eq!(world.allowed(&dedicated.container).await, first);
+    let shared = world.run("web", "shared_cores", 100).await;
+    let rest = without(world.online(), &first);
+    assert_eq!(world.allowed(&shared.container).await, rest);
+    let before = world.state().await;
+    let all = u64::try_from(world.online().len()).unwrap() * 1000;
+
+    let refused = world.runtime.update_shares(&dedicated.container, all).await;
+
+    let message = super::refusal(refused);
+    assert!(message.contains("insufficient") && message.contains("free"), "says why: {message}");
+    assert_eq!(world.state().await, before);
+    assert_eq!(world.allowed(&dedicated.container).await, first);
+    assert_eq!(world.allowed(&shared.container).await, rest);
     world
 }
 

@@ -11,6 +11,7 @@
 mod absent_orm;
 mod connection;
 mod faulty_runtime;
+mod resize;
 mod wire;
 
 use integration::imitation::{CgroupLayout, EventStyle, Imitation, MachineLayout, RuntimeOptions, Setup};

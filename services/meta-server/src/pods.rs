@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use oxalyst_proto::meta::v1::{Pod, PodContainer};
+use oxalyst_proto::meta::v1::{Amounts, Owner, Pod, PodContainer};
 use oxalyst_proto::runtime::v1::{Container, ContainerState};
 use oxalyst_units::MilliCpu;
 
-use crate::kubelet::{KubeletContainer, KubeletPod};
+use crate::kubelet::{Asked, KubeletContainer, KubeletPod};
 use crate::runtime::{RuntimePod, RuntimeView};
 
 /// `told_by` and source name of the kubelet.
@@ -42,6 +42,10 @@ fn joined(listed: &KubeletPod, known: Option<RuntimePod<'_>>) -> Pod {
         kubernetes_qos: listed.kubernetes_qos.clone(),
         priority: listed.priority,
         told_by: vec![KUBELET.to_owned()],
+        owner: listed.owner.as_ref().map(|(kind, name)| Owner { kind: kind.clone(), name: name.clone() }),
+        static_pod: listed.static_pod,
+        pod_resources: listed.whole.as_ref().map(amounts),
+        resize_status: listed.resize_status.to_owned(),
         ..Pod::default()
     };
     let mut containers = BTreeMap::new();
@@ -84,12 +88,28 @@ fn specified(listed: &KubeletContainer, known: Option<&Container>) -> PodContain
         name: listed.name.clone(),
         container_id: id,
         r#type: listed.kind.to_owned(),
-        request_milli_cpu: listed.request_milli_cpu,
-        limit_milli_cpu: listed.limit_milli_cpu,
-        request_memory_bytes: listed.request_memory_bytes,
-        limit_memory_bytes: listed.limit_memory_bytes,
+        request_milli_cpu: listed.asked.request_milli_cpu,
+        limit_milli_cpu: listed.asked.limit_milli_cpu,
+        request_memory_bytes: listed.asked.request_memory_bytes,
+        limit_memory_bytes: listed.asked.limit_memory_bytes,
         state,
         cgroups_path,
+        huge_pages: listed.asked.huge_pages.clone(),
+        extended: listed.asked.extended.clone(),
+        restart_policy: listed.restart_policy.clone(),
+        allocated_milli_cpu: listed.allocated_milli_cpu,
+        allocated_memory_bytes: listed.allocated_memory_bytes,
+    }
+}
+
+fn amounts(asked: &Asked) -> Amounts {
+    Amounts {
+        request_milli_cpu: asked.request_milli_cpu,
+        limit_milli_cpu: asked.limit_milli_cpu,
+        request_memory_bytes: asked.request_memory_bytes,
+        limit_memory_bytes: asked.limit_memory_bytes,
+        huge_pages: asked.huge_pages.clone(),
+        extended: asked.extended.clone(),
     }
 }
 
@@ -111,6 +131,7 @@ fn observed(name: &str, container: &Container) -> PodContainer {
             .filter(|bytes| *bytes > 0),
         state: container.state,
         cgroups_path: container.cgroups_path.clone(),
+        ..PodContainer::default()
     }
 }
 
@@ -140,7 +161,7 @@ mod tests {
                     name: (*name).into(),
                     kind: "app",
                     id: format!("old-{name}"),
-                    request_milli_cpu: Some(500),
+                    asked: Asked { request_milli_cpu: Some(500), ..Asked::default() },
                     ..KubeletContainer::default()
                 })
                 .collect(),

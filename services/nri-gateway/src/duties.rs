@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use actix::Addr;
 use oxalyst_backoff::Backoff;
-use oxalyst_proto::orm::v1::{ReconcileRequest, ReleasePodRequest};
+use oxalyst_proto::orm::v1::{ReconcileRequest, ReleasePodRequest, ResizeContainerRequest, admit_reply};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::kernel::Kernel;
@@ -18,6 +18,9 @@ use crate::roster::{Ended, Roster, ToClaim};
 
 /// Releases that may wait. What does not fit is found by the orm, which frees pods that are no longer listed.
 const WAITING: usize = 4096;
+
+/// Resizes that may wait. What does not fit is found by the orm when the pod's spec changes.
+const RESIZES: usize = 256;
 
 /// For one call. Nobody waits for these.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -29,6 +32,7 @@ const LOOK_DEADLINE: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug)]
 pub struct Duties {
     releases: mpsc::Sender<ReleasePodRequest>,
+    resizes: mpsc::Sender<ResizeContainerRequest>,
     reconcile: Arc<Notify>,
     /// Releases that the orm has not heard yet.
     unheard: watch::Sender<usize>,
@@ -38,6 +42,7 @@ pub struct Duties {
 #[derive(Debug)]
 pub struct DutiesOutlet {
     releases: mpsc::Receiver<ReleasePodRequest>,
+    resizes: mpsc::Receiver<ResizeContainerRequest>,
     reconcile: Arc<Notify>,
     unheard: watch::Sender<usize>,
 }
@@ -45,11 +50,12 @@ pub struct DutiesOutlet {
 /// Both ends.
 pub fn duties() -> (Duties, DutiesOutlet) {
     let (tell, releases) = mpsc::channel(WAITING);
+    let (ask, resizes) = mpsc::channel(RESIZES);
     let reconcile = Arc::<Notify>::default();
     let unheard = watch::Sender::new(0);
     (
-        Duties { releases: tell, reconcile: reconcile.clone(), unheard: unheard.clone() },
-        DutiesOutlet { releases, reconcile, unheard },
+        Duties { releases: tell, resizes: ask, reconcile: reconcile.clone(), unheard: unheard.clone() },
+        DutiesOutlet { releases, resizes, reconcile, unheard },
     )
 }
 
@@ -74,6 +80,13 @@ impl Duties {
         let _ = tokio::time::timeout(patience, unheard.wait_for(|count| *count == 0)).await;
     }
 
+    /// A container was resized, and the orm did not hear of it.
+    pub fn resize(&self, request: ResizeContainerRequest) {
+        if self.resizes.try_send(request).is_err() {
+            tracing::warn!("too many resizes wait: the orm finds this one in the pod's spec");
+        }
+    }
+
     /// The orm has to hear the whole list.
     pub fn reconcile(&self) {
         self.reconcile.notify_one();
@@ -92,10 +105,11 @@ pub async fn perform(
     let mut streaming = orm.streaming();
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
     let mut waiting: VecDeque<ReleasePodRequest> = VecDeque::new();
+    let mut resizes: VecDeque<ResizeContainerRequest> = VecDeque::new();
     let mut list_is_due = false;
     loop {
         let delay = backoff.next_delay();
-        let idle = waiting.is_empty() && !list_is_due;
+        let idle = waiting.is_empty() && resizes.is_empty() && !list_is_due;
         if idle {
             backoff.reset();
         }
@@ -104,6 +118,7 @@ pub async fn perform(
                 Some(release) => queue(&mut waiting, release, &outlet.unheard),
                 None => return,
             },
+            Some(resize) = outlet.resizes.recv() => queue_resize(&mut resizes, resize),
             () = outlet.reconcile.notified() => list_is_due = true,
             up = streaming.changed() => match up {
                 // An orm that came back has not seen what happened meanwhile.
@@ -117,6 +132,8 @@ pub async fn perform(
         }
         if let Err(e) = release_all(&orm, &mut waiting, &outlet.unheard).await {
             tracing::debug!(error = %e, waiting = waiting.len(), "releases wait");
+        } else if let Err(e) = resize_all(&orm, &mut resizes).await {
+            tracing::debug!(error = %e, waiting = resizes.len(), "resizes wait");
         } else if list_is_due && *synchronised.borrow() {
             list_is_due = reconcile(&orm, &roster, &kernel).await.is_err();
         } else {
@@ -155,6 +172,35 @@ async fn release_all(
         }
         waiting.pop_front();
         heard(unheard);
+    }
+    Ok(())
+}
+
+/// Of one container the newest counts.
+fn queue_resize(waiting: &mut VecDeque<ResizeContainerRequest>, resize: ResizeContainerRequest) {
+    let id = |resize: &ResizeContainerRequest| resize.container.as_ref().map(|c| c.container_id.clone());
+    waiting.retain(|other| id(other) != id(&resize));
+    if waiting.len() == RESIZES {
+        waiting.pop_front();
+    }
+    waiting.push_back(resize);
+}
+
+async fn resize_all(orm: &Orm, waiting: &mut VecDeque<ResizeContainerRequest>) -> Result<(), OrmError> {
+    while let Some(next) = waiting.front() {
+        let pod = next.sandbox.as_ref().map(|sandbox| sandbox.name.clone()).unwrap_or_default();
+        match orm.resize_container(next.clone(), DEADLINE).await {
+            Ok(reply) => match reply.outcome {
+                Some(admit_reply::Outcome::Refused(refused)) => {
+                    tracing::warn!(pod, reason = %refused.reason, message = %refused.message, "resized, and refused by the orm: it keeps its CPUs");
+                }
+                _ => tracing::info!(pod, generation = reply.generation, "the orm heard of a resize"),
+            },
+            // The same question would be answered the same way again.
+            Err(e @ OrmError::Failed(_)) => tracing::warn!(pod, reason = %e, "resized without the orm"),
+            Err(e) => return Err(e),
+        }
+        waiting.pop_front();
     }
     Ok(())
 }

@@ -1,36 +1,43 @@
 //! Answers the runtime's calls. A handler asks the orm with a deadline, the roster, and the kernel's files with a deadline; it
 //! has no means to call the runtime, which holds its lock meanwhile.
 
+mod validate;
+
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use actix::Addr;
 use oxalyst_nri::api::{
     ConfigureRequest, ConfigureResponse, CreateContainerRequest, CreateContainerResponse, Event, PodSandbox,
     StopContainerRequest, StopContainerResponse, UpdateContainerRequest, UpdateContainerResponse,
+    ValidateContainerAdjustmentRequest, ValidateContainerAdjustmentResponse,
 };
 use oxalyst_nri::events::mask_for;
 use oxalyst_nri::plugin::{Happened, Plugin};
 use oxalyst_nri::sync_chunks::Inventory;
 use oxalyst_nri::{Code, Status, api};
 use oxalyst_proto::orm::v1::{AdmitReply, Refusal, admit_reply};
-use oxalyst_proto::runtime::v1::{Container, Sandbox};
+use oxalyst_proto::runtime::v1::{Container, Resources, Sandbox};
 use tokio::sync::watch;
 
+use crate::adjustment::{Dialect, Runtime};
+use crate::diagnosis::Diagnosis;
 use crate::duties::{Duties, reconcile};
 use crate::kernel::Kernel;
 use crate::mender::Nudge;
 use crate::metrics::Metrics;
 use crate::orm::{Orm, OrmError};
-use crate::pinning::Change;
+use crate::owner::Calls;
+use crate::pinning::{Change, difference};
 use crate::placements::Cpuset;
 use crate::policy;
 use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, CheckStart, Create, Entrance, Moved, Observed, Phase, PutSandbox, RefusedAgain, RefusedBefore,
-    RemoveContainer, RemoveSandbox, Replace, Resynchronise, Roster, Seen, Standing, StopSandbox, ToCheck,
-    Wrote,
+    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox,
+    RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized, Resynchronise,
+    Roster, Seen, Standing, StopSandbox, ToCheck, ToResize, Wrote,
 };
 use crate::session::Synchronised;
 use crate::settings::Settings;
@@ -44,6 +51,9 @@ const LOOK_DEADLINE: Duration = Duration::from_millis(500);
 
 /// How long after a reply its updates are looked for in the kernel.
 const AFTER_REPLY: Duration = Duration::from_millis(250);
+
+/// Events beyond those that every runtime knows, asked for where it tells a version of NRI.
+pub const NEWER: [Event; 2] = [Event::PostUpdatePodSandbox, Event::ValidateContainerAdjustment];
 
 /// What the hooks of every session share.
 #[derive(Clone, Debug)]
@@ -62,6 +72,12 @@ pub struct HooksContext {
     pub nudge: Nudge,
     /// Counts.
     pub metrics: Metrics,
+    /// Calls that are being answered.
+    pub calls: Calls,
+    /// Hears what stands in the way.
+    pub diagnosis: Diagnosis,
+    /// Whether events are asked for that not every runtime knows: until one has refused them.
+    pub newer_events: Arc<AtomicBool>,
 }
 
 /// The hooks of one session.
@@ -70,6 +86,7 @@ pub struct Hooks {
     context: HooksContext,
     runtime: String,
     refused_at: Stage,
+    dialect: Dialect,
     synchronised: watch::Sender<Option<Synchronised>>,
 }
 
@@ -78,7 +95,13 @@ pub struct Hooks {
 impl Hooks {
     /// For a session; `synchronised` hears of the end of Synchronize.
     pub fn new(context: HooksContext, synchronised: watch::Sender<Option<Synchronised>>) -> Self {
-        Self { context, runtime: String::new(), refused_at: Stage::default(), synchronised }
+        Self {
+            context,
+            runtime: String::new(),
+            refused_at: Stage::default(),
+            dialect: Dialect::default(),
+            synchronised,
+        }
     }
 
     async fn timed<T>(
@@ -87,6 +110,7 @@ impl Hooks {
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
         let since = Instant::now();
+        let _calling = self.context.calls.begin();
         let outcome = answer.await;
         self.context.metrics.hook(method, outcome.is_ok(), since);
         outcome
@@ -95,10 +119,16 @@ impl Hooks {
 
 impl Plugin for Hooks {
     async fn configure(&mut self, request: ConfigureRequest) -> Result<ConfigureResponse, Status> {
+        self.context.diagnosis.configured(&request);
         let refuse_at = self.context.settings.refuse_at;
         self.refused_at = refuse_at.stage(&request.runtime_name, &request.runtime_version);
+        self.dialect = Dialect {
+            runtime: Runtime::named(&request.runtime_name),
+            unified: self.context.kernel.is_unified(LOOK_DEADLINE).await.unwrap_or_default(),
+        };
         self.runtime = format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned();
-        Ok(ConfigureResponse { events: mask_for(&request, &[]) })
+        let newer = if self.context.newer_events.load(Ordering::Relaxed) { &NEWER[..] } else { &[] };
+        Ok(ConfigureResponse { events: mask_for(&request, newer) })
     }
 
     async fn synchronize(&mut self, list: Inventory) -> Result<Vec<api::ContainerUpdate>, Status> {
@@ -107,6 +137,7 @@ impl Plugin for Hooks {
             runtime: self.runtime.clone(),
             listed,
             pinned: changes.len(),
+            dialect: self.dialect,
         }));
         Ok(updates(&changes))
     }
@@ -119,7 +150,7 @@ impl Plugin for Hooks {
             return Err(incomplete("CreateContainer"));
         };
         let (sandbox, container) = (translate::sandbox(pod), translate::container(container));
-        self.timed("CreateContainer", self.context.create_container(sandbox, container)).await
+        self.timed("CreateContainer", self.context.create_container(sandbox, container, self.dialect)).await
     }
 
     async fn update_container(
@@ -127,7 +158,9 @@ impl Plugin for Hooks {
         request: UpdateContainerRequest,
     ) -> Result<UpdateContainerResponse, Status> {
         let Some(container) = request.container else { return Err(incomplete("UpdateContainer")) };
-        let update = self.timed("UpdateContainer", self.context.update_container(container.id)).await?;
+        let told = request.linux_resources.map(translate::resources).unwrap_or_default();
+        let answer = self.context.update_container(container.id, told);
+        let update = self.timed("UpdateContainer", answer).await?;
         Ok(UpdateContainerResponse { update, evict: Vec::new() })
     }
 
@@ -140,6 +173,13 @@ impl Plugin for Hooks {
         let moved = Moved { container: translate::container(container), phase: Phase::Stopped };
         self.timed("StopContainer", self.context.ask(moved)).await?;
         Ok(StopContainerResponse::default())
+    }
+
+    async fn validate_adjustment(
+        &mut self,
+        request: ValidateContainerAdjustmentRequest,
+    ) -> Result<ValidateContainerAdjustmentResponse, Status> {
+        self.timed("ValidateContainerAdjustment", self.context.validate(request)).await
     }
 
     async fn happened(&mut self, happened: Happened) -> Result<(), Status> {
@@ -164,6 +204,7 @@ impl Plugin for Hooks {
                 context.nudge.now();
                 Ok(())
             }
+            (Event::PostUpdatePodSandbox, _) => context.ask(RefreshSandbox(translate::sandbox(pod))).await,
             (Event::PostUpdateContainer, _) => {
                 context.nudge.now();
                 Ok(())
@@ -260,9 +301,11 @@ impl HooksContext {
         &self,
         sandbox: Sandbox,
         container: Container,
+        dialect: Dialect,
     ) -> Result<CreateContainerResponse, Status> {
         let placements = self.orm.placements();
-        let decided = placements.load().cpuset(&sandbox.pod_uid);
+        let name = translate::container_name(&container);
+        let decided = placements.load().cpuset_of(&sandbox.pod_uid, name);
         let (cpuset, by_policy) = match decided {
             Some(cpuset) => (Some(cpuset), false),
             None => self.admit_container(&sandbox, &container).await?,
@@ -276,7 +319,8 @@ impl HooksContext {
                 "the kubelet or another plugin had set other CPUs"
             );
         }
-        let adjust = cpuset.as_ref().and_then(translate::adjustment);
+        let others = self.ask(Others(sandbox.pod_uid.clone())).await?;
+        let adjust = cpuset.as_ref().and_then(|cpuset| translate::adjustment(cpuset, &others, dialect));
         let create = Create { container, pod_uid: sandbox.pod_uid, cpuset, by_policy };
         let others = self.ask(create).await?;
         if !others.is_empty() {
@@ -301,7 +345,12 @@ impl HooksContext {
                     return Err(refused);
                 }
                 Some(_) => OrmError::Late(deadline),
-                None => match self.orm.placements().load().cpuset(&sandbox.pod_uid) {
+                None => match self
+                    .orm
+                    .placements()
+                    .load()
+                    .cpuset_of(&sandbox.pod_uid, translate::container_name(container))
+                {
                     Some(cpuset) => return Ok((Some(cpuset), false)),
                     None => OrmError::Failed("it placed the container nowhere".to_owned()),
                 },
@@ -330,12 +379,56 @@ impl HooksContext {
         Ok(())
     }
 
-    /// Our cpuset stands, whoever asks for another; the rest of the request passes.
-    async fn update_container(&self, id: String) -> Result<Vec<api::ContainerUpdate>, Status> {
-        let Some(cpuset) = self.ask(Standing(id.clone())).await? else { return Ok(Vec::new()) };
-        let answer = translate::update(&id, &cpuset, false);
+    /// Our cpuset stands, whoever asks for another; the rest of the request passes. A container that is to have more or less CPU
+    /// or memory gets its new set in the same reply, after the others have left it.
+    async fn update_container(
+        &self,
+        id: String,
+        told: Resources,
+    ) -> Result<Vec<api::ContainerUpdate>, Status> {
+        let asked = Cpuset { cpus: told.cpuset_cpus.clone().unwrap_or_default(), mems: String::new() };
+        let others = self.resize(&id, told).await?;
+        let mut answer = updates(&others);
+        if !others.is_empty() {
+            self.nudge.after(AFTER_REPLY);
+        }
+        let Some(cpuset) = self.ask(Standing(id.clone())).await? else { return Ok(answer) };
+        if !asked.cpus.is_empty() && difference(Some(&asked), &cpuset).cpus {
+            tracing::info!(container = %id, told = %asked.cpus, ours = %cpuset.cpus, "asked for other CPUs: ours stand");
+            self.metrics.foreign_cpuset();
+            self.diagnosis.foreign_cpuset(&id, &asked.cpus, &cpuset.cpus);
+        }
+        answer.extend(translate::update(&id, &cpuset, false));
         self.ask(Applied(vec![Change { container_id: id, cpuset }])).await?;
-        Ok(answer.into_iter().collect())
+        Ok(answer)
+    }
+
+    /// Asks the orm for what a container is to have from now on, if that is something else. Gives what others lose by it. A
+    /// refusal is the runtime's answer too: the container keeps everything. Without the orm the update passes, and the orm hears
+    /// of it later.
+    async fn resize(&self, id: &str, told: Resources) -> Result<Vec<Change>, Status> {
+        let Some(request) = self.ask(ToResize { container_id: id.to_owned(), told }).await? else {
+            return Ok(Vec::new());
+        };
+        let deadline = self.releases_first().await;
+        let fault = match self.orm.resize_container(request.clone(), deadline).await {
+            Ok(reply) => match refusal(&reply) {
+                Some(refused) if refused.reason != "expired" => {
+                    return Err(refuse(&request.sandbox.unwrap_or_default(), refused));
+                }
+                Some(_) => Some(OrmError::Late(deadline)),
+                None => None,
+            },
+            Err(e) => Some(e),
+        };
+        if let Some(fault) = fault {
+            tracing::warn!(container = id, reason = %fault, "resized without the orm, which hears of it later");
+            self.duties.resize(request.clone());
+        }
+        match request.container {
+            Some(container) => self.ask(Resized(container)).await,
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Its cgroup exists and its program has not begun. An update that the runtime dropped is made good here.
@@ -351,6 +444,7 @@ impl HooksContext {
                 if let Some(fault) = look.fault {
                     tracing::warn!(container = %id, %fault, "starts unchecked");
                 }
+                self.ask(Reported(look.reports)).await?;
                 let seen = look.seen.into_iter().filter(|(_, seen)| matches!(seen, Seen::Files(_))).collect();
                 // What is left differing is the mender's work.
                 let _ = self.ask(Observed(seen)).await?;

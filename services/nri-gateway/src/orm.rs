@@ -13,7 +13,7 @@ use oxalyst_proto::mesh::v1::introspection_client::IntrospectionClient;
 use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
 use oxalyst_proto::orm::v1::{
     AdmitContainerRequest, AdmitPodRequest, AdmitReply, ReconcileReply, ReconcileRequest, ReleasePodReply,
-    ReleasePodRequest, WatchPlacementsRequest,
+    ReleasePodRequest, ResizeContainerRequest, WatchPlacementsRequest,
 };
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use tokio::sync::watch;
@@ -138,6 +138,30 @@ impl Orm {
             .guarded(deadline, || {
                 let (mut client, request) = (self.allocator.clone(), request.clone());
                 async move { client.admit_container(Request::new(request)).await }
+            })
+            .await?;
+        self.take_up(|placements| placements.with_reply(&reply));
+        Ok(reply)
+    }
+
+    /// Asks for other resources for a container that runs.
+    ///
+    /// # Errors
+    /// As [`Orm::admit_pod`].
+    pub async fn resize_container(
+        &self,
+        resize: ResizeContainerRequest,
+        deadline: Duration,
+    ) -> Result<AdmitReply, OrmError> {
+        let request = ResizeContainerRequest {
+            deadline_unix_ms: unix_ms_in(deadline),
+            trace_id: oxalyst_telemetry::current_trace_id(),
+            ..resize
+        };
+        let reply = self
+            .guarded(deadline, || {
+                let (mut client, request) = (self.allocator.clone(), request.clone());
+                async move { client.resize_container(Request::new(request)).await }
             })
             .await?;
         self.take_up(|placements| placements.with_reply(&reply));

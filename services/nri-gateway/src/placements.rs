@@ -55,15 +55,27 @@ impl Placements {
         self.pods.get(uid)?.placement.as_deref()
     }
 
-    /// Where a pod's containers are to run, once that is settled.
-    pub fn cpuset(&self, uid: &str) -> Option<Cpuset> {
-        let pod = self.pod(uid).filter(|p| p.settled && !p.cpus.is_empty())?;
-        Some(Cpuset { cpus: pod.cpus.clone(), mems: pod.mems.clone() })
+    /// Where a container of this name is to run, once that is settled: CPUs and memory nodes, its own where it has its own place,
+    /// else its pod's.
+    pub fn place(&self, uid: &str, container: &str) -> Option<(&str, &str)> {
+        let pod = self.pod(uid).filter(|pod| pod.settled)?;
+        let own = pod.containers.iter().find(|own| own.name == container && !own.cpus.is_empty());
+        let (cpus, mems) = own.map_or((&pod.cpus, &pod.mems), |own| {
+            (&own.cpus, if own.mems.is_empty() { &pod.mems } else { &own.mems })
+        });
+        (!cpus.is_empty()).then_some((cpus, mems))
     }
 
-    /// Every pod that has CPUs of its own.
-    pub fn exclusive(&self) -> impl Iterator<Item = &PodPlacement> {
-        self.pods.values().filter_map(|known| known.placement.as_deref()).filter(|p| p.exclusive && p.settled)
+    /// As [`Placements::place`].
+    pub fn cpuset_of(&self, uid: &str, container: &str) -> Option<Cpuset> {
+        let (cpus, mems) = self.place(uid, container)?;
+        Some(Cpuset { cpus: cpus.to_owned(), mems: mems.to_owned() })
+    }
+
+    /// Every set of CPUs that is a pod's or a container's own, with the pod's uid.
+    pub fn exclusive(&self) -> impl Iterator<Item = (&str, &str)> {
+        let known = self.pods.values().filter_map(|known| known.placement.as_deref());
+        known.flat_map(|pod| pod.exclusive_sets().map(|(cpus, _)| (pod.pod_uid.as_str(), cpus)))
     }
 
     /// The share pool, where it has CPUs: the place of a container of which nothing is known.
@@ -177,6 +189,7 @@ impl Placements {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use oxalyst_proto::orm::v1::ContainerPlacement;
     use proptest::prelude::*;
 
     fn placed(uid: &str, cpus: &str) -> PodPlacement {
@@ -207,7 +220,7 @@ mod tests {
     }
 
     fn cpus(p: &Placements, uid: &str) -> Option<String> {
-        p.cpuset(uid).map(|c| c.cpus)
+        p.cpuset_of(uid, "main").map(|c| c.cpus)
     }
 
     #[test]
@@ -268,8 +281,29 @@ mod tests {
     fn what_is_not_settled_or_empty_is_no_cpuset() {
         let open = PodPlacement { settled: false, ..placed("a", "1") };
         let p = Placements::default().with_event(snapshot(1, vec![open, placed("b", "")]));
-        assert_eq!((p.cpuset("a"), p.cpuset("b")), (None, None));
+        assert_eq!((cpus(&p, "a"), cpus(&p, "b")), (None, None));
         assert!(p.pod("a").is_some());
+    }
+
+    #[test]
+    fn a_container_with_a_place_of_its_own_runs_there_and_the_others_where_the_pod_does() {
+        let own = |name: &str, cpus: &str, mems: &str| ContainerPlacement {
+            name: name.into(),
+            cpus: cpus.into(),
+            mems: mems.into(),
+            exclusive: true,
+            ..Default::default()
+        };
+        let containers = vec![own("side", "4", "1"), own("once", "5", ""), own("lost", "", "")];
+        let pod = PodPlacement { containers, exclusive: true, ..placed("a", "2-3") };
+        let open = PodPlacement { settled: false, ..pod.clone() };
+        let p = Placements::default().with_event(snapshot(1, vec![pod]));
+        assert_eq!(p.place("a", "side"), Some(("4", "1")));
+        assert_eq!(p.place("a", "once"), Some(("5", "0")));
+        assert_eq!([p.place("a", "main"), p.place("a", "lost")], [Some(("2-3", "0")); 2]);
+        let sets: Vec<_> = p.exclusive().collect();
+        assert_eq!(sets, [("a", "2-3"), ("a", "4"), ("a", "5"), ("a", "")]);
+        assert_eq!(Placements::default().with_event(snapshot(1, vec![open])).place("a", "side"), None);
     }
 
     #[test]

@@ -7,18 +7,24 @@ use std::time::Duration;
 
 use actix::{Addr, Message};
 use futures::Stream;
+use oxalyst_planner::pods::PodRequest;
 use oxalyst_proto::orm::v1::allocator_server::Allocator;
 use oxalyst_proto::orm::v1::{
     AdmitContainerRequest, AdmitPodRequest, AdmitReply, GetStateRequest, GetTopologyRequest, PlacementEvent,
-    ReconcileReply, ReconcileRequest, ReleasePodReply, ReleasePodRequest, State, Topology,
-    WatchPlacementsRequest,
+    ReconcileReply, ReconcileRequest, ReleasePodReply, ReleasePodRequest, ResizeContainerRequest, State,
+    Topology, WatchPlacementsRequest,
 };
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Request, Response, Status};
 
-use crate::allocations::{Admit, Allocations, GetState, GetTopology, Reconcile, Release, Subscribe};
+use crate::allocations::{
+    Admit, Allocations, GetState, GetTopology, Occasion, Reconcile, Release, ResizeContainer, SpecTold,
+    SpecsTold, Subscribe,
+};
+use crate::resize::Told;
+use crate::specs::{PodSpec, Reader, SpecChange, SpecFault};
 use crate::{clock, wire};
 
 /// No answer of the actor takes longer, unless the disk hangs.
@@ -28,17 +34,44 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Default)]
 pub struct Face {
     allocations: Arc<OnceLock<Addr<Allocations>>>,
+    reader: Reader,
 }
 
 // === impl Face ===
 
 impl Face {
+    /// A face that reads pods so.
+    pub fn new(reader: Reader) -> Self {
+        Self { allocations: Arc::default(), reader }
+    }
+
     /// From now on this actor answers; the first one that is named stays.
     pub fn show(&self, allocations: Addr<Allocations>) {
         let _ = self.allocations.set(allocations);
     }
 
-    async fn ask<M>(&self, message: M) -> Result<M::Result, Status>
+    /// The specs of pods are new, or others than before.
+    pub async fn told(&self, changes: Vec<SpecChange>) {
+        let now = clock::unix_ms();
+        let read = |spec: &PodSpec| self.reader.request(spec, "", now);
+        let told = changes.iter().filter_map(|SpecChange { before, after }| match read(after) {
+            Ok(now) => Some(SpecTold { before: before.as_ref().and_then(|spec| read(spec).ok()), now }),
+            Err(fault) => {
+                tracing::warn!(uid = after.uid, pod = after.name, %fault, "the pod's spec cannot be followed");
+                None
+            }
+        });
+        // Where the allocator is not there yet, or stops, nothing is lost: pods that start bring their specs.
+        let _ = self.ask(SpecsTold(told.collect())).await;
+    }
+
+    /// What the spec of the sandbox's pod asks for, where it is known.
+    fn spec(&self, sandbox: &Sandbox) -> Option<Result<PodRequest, SpecFault>> {
+        let spec = self.reader.specs().get(&sandbox.pod_uid)?;
+        Some(self.reader.request(&spec, &sandbox.sandbox_id, clock::unix_ms()))
+    }
+
+    pub(crate) async fn ask<M>(&self, message: M) -> Result<M::Result, Status>
     where
         M: Message + Send + 'static,
         M::Result: Send,
@@ -65,9 +98,12 @@ impl Allocator for Face {
 
     async fn admit_pod(&self, request: Request<AdmitPodRequest>) -> Result<Response<AdmitReply>, Status> {
         let asked = request.into_inner();
-        let sandbox = named(asked.sandbox)?;
+        let sandbox = self.reader.sandbox(named(asked.sandbox)?);
         let request = wire::sandbox_request(&sandbox, clock::unix_ms());
-        self.ask(Admit { request, deadline_unix_ms: asked.deadline_unix_ms }).await.map(Response::new)
+        let spec = self.spec(&sandbox);
+        let AdmitPodRequest { deadline_unix_ms, trace_id, .. } = asked;
+        let occasion = Occasion::traced(trace_id);
+        self.ask(Admit { request, spec, deadline_unix_ms, occasion }).await.map(Response::new)
     }
 
     async fn admit_container(
@@ -75,10 +111,27 @@ impl Allocator for Face {
         request: Request<AdmitContainerRequest>,
     ) -> Result<Response<AdmitReply>, Status> {
         let asked = request.into_inner();
-        let sandbox = named(asked.sandbox)?;
+        let sandbox = self.reader.sandbox(named(asked.sandbox)?);
         let container = asked.container.ok_or_else(|| Status::invalid_argument("container is missing"))?;
         let request = wire::container_request(&sandbox, &container, clock::unix_ms());
-        self.ask(Admit { request, deadline_unix_ms: asked.deadline_unix_ms }).await.map(Response::new)
+        let spec = self.spec(&sandbox);
+        let AdmitContainerRequest { deadline_unix_ms, trace_id, .. } = asked;
+        let occasion = Occasion::traced(trace_id);
+        self.ask(Admit { request, spec, deadline_unix_ms, occasion }).await.map(Response::new)
+    }
+
+    async fn resize_container(
+        &self,
+        request: Request<ResizeContainerRequest>,
+    ) -> Result<Response<AdmitReply>, Status> {
+        let request = request.into_inner();
+        if request.container.is_none() || request.sandbox.is_none() {
+            return Err(Status::invalid_argument("container or sandbox is missing"));
+        }
+        let told = Told::from(&request);
+        let ResizeContainerRequest { deadline_unix_ms, trace_id, .. } = request;
+        let occasion = Occasion::traced(trace_id);
+        self.ask(ResizeContainer { told, deadline_unix_ms, occasion }).await.map(Response::new)
     }
 
     async fn release_pod(
@@ -104,12 +157,19 @@ impl Allocator for Face {
             .into_iter()
             .filter(|sandbox| !sandbox.sandbox_id.is_empty())
             .map(with_uid)
+            .map(|sandbox| self.reader.sandbox(sandbox))
             .map(|sandbox| {
                 let own = by_sandbox.get(sandbox.sandbox_id.as_str()).map_or(&[][..], Vec::as_slice);
                 wire::running(&sandbox, own, now)
             })
             .collect();
-        self.ask(Reconcile { running }).await.map(Response::new)
+        let reply = self.ask(Reconcile { running }).await?;
+        let specs = reply.adopted_pod_uids.iter().filter_map(|uid| self.reader.specs().get(uid));
+        let adopted: Vec<_> = specs.map(|after| SpecChange { before: None, after }).collect();
+        if !adopted.is_empty() {
+            self.told(adopted).await;
+        }
+        Ok(Response::new(reply))
     }
 
     async fn watch_placements(

@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-use crate::plan::Reason;
+use oxalyst_planner::plan::Reason;
 
 /// Counters and gauges of the service `orm`.
 #[derive(Debug, Clone)]

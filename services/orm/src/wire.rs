@@ -6,17 +6,29 @@ use oxalyst_qos::{QosLevel, qos_level};
 use oxalyst_topology::{CpuSet, Machine};
 use oxalyst_units::MilliCpu;
 
-use crate::plan::{NumaFree, PodPlacement, Pool, Refusal, Request, RequestSource, Running, Stage};
+use oxalyst_planner::plan::{NumaFree, Refusal, RequestSource, Stage};
+use oxalyst_planner::pods::{
+    self, Class, ContainerPlacement, Pod, PodPlacement, RunningSandbox, SandboxRequest, State, placements_of,
+    shown_pools,
+};
 
 /// CPUs that these resources ask for; `None` where they do not tell, or tell that nothing is asked for.
 pub fn asked(resources: Option<&Resources>) -> Option<MilliCpu> {
     resources.and_then(|r| r.cpu_shares).and_then(MilliCpu::from_shares)
 }
 
+/// The container's name in its pod. Some runtimes leave it to the label that the kubelet gives it.
+pub fn container_name(container: &Container) -> &str {
+    match container.labels.get("io.kubernetes.container.name") {
+        Some(label) if container.name.is_empty() => label,
+        _ => &container.name,
+    }
+}
+
 /// The request of a pod whose sandbox starts.
-pub fn sandbox_request(sandbox: &Sandbox, now_unix_ms: i64) -> Request {
+pub fn sandbox_request(sandbox: &Sandbox, now_unix_ms: i64) -> SandboxRequest {
     let request = asked(sandbox.resources.as_ref());
-    Request {
+    SandboxRequest {
         sandbox_id: sandbox.sandbox_id.clone(),
         pod_uid: sandbox.pod_uid.clone(),
         namespace: sandbox.namespace.clone(),
@@ -24,6 +36,7 @@ pub fn sandbox_request(sandbox: &Sandbox, now_unix_ms: i64) -> Request {
         labels: sandbox.labels.clone(),
         annotations: sandbox.annotations.clone(),
         priority: None,
+        class: class(&sandbox.cgroup_parent),
         request,
         request_source: if request.is_some() { RequestSource::SandboxResources } else { RequestSource::None },
         stage: Stage::Sandbox,
@@ -32,12 +45,12 @@ pub fn sandbox_request(sandbox: &Sandbox, now_unix_ms: i64) -> Request {
 }
 
 /// The request of a pod one of whose containers is created. The pod's total counts where it is told.
-pub fn container_request(sandbox: &Sandbox, container: &Container, now_unix_ms: i64) -> Request {
+pub fn container_request(sandbox: &Sandbox, container: &Container, now_unix_ms: i64) -> SandboxRequest {
     let whole = sandbox_request(sandbox, now_unix_ms);
-    let whole = Request { stage: Stage::Container, ..whole };
+    let whole = SandboxRequest { stage: Stage::Container, ..whole };
     match asked(container.resources.as_ref()) {
         Some(own) if whole.request.is_none() => {
-            Request { request: Some(own), request_source: RequestSource::ContainerResources, ..whole }
+            SandboxRequest { request: Some(own), request_source: RequestSource::ContainerResources, ..whole }
         }
         _ => whole,
     }
@@ -45,23 +58,23 @@ pub fn container_request(sandbox: &Sandbox, container: &Container, now_unix_ms: 
 
 /// A pod that runs already, and the CPUs to which all of its running containers are confined, if they are. A dedicated pod
 /// without a live container asks for nothing yet: exclusive CPUs are given to what runs, or to what is admitted.
-pub fn running(sandbox: &Sandbox, containers: &[&Container], now_unix_ms: i64) -> Running {
+pub fn running(sandbox: &Sandbox, containers: &[&Container], now_unix_ms: i64) -> RunningSandbox {
     let whole = sandbox_request(sandbox, now_unix_ms);
     if containers.iter().all(|c| c.state() == ContainerState::Stopped) && is_dedicated(&whole) {
-        let request = Request { request: None, request_source: RequestSource::None, ..whole };
-        return Running { request, cpus: None };
+        let request = SandboxRequest { request: None, request_source: RequestSource::None, ..whole };
+        return RunningSandbox { request, cpus: None };
     }
     let request =
         match containers.iter().filter_map(|c| asked(c.resources.as_ref())).map(|milli| milli.0).sum() {
             0 if containers.is_empty() => whole,
-            0 => Request { stage: Stage::Container, ..whole },
-            sum if whole.request.is_none() => Request {
+            0 => SandboxRequest { stage: Stage::Container, ..whole },
+            sum if whole.request.is_none() => SandboxRequest {
                 stage: Stage::Container,
                 request: Some(MilliCpu(sum)),
                 request_source: RequestSource::ContainerResources,
                 ..whole
             },
-            _ => Request { stage: Stage::Container, ..whole },
+            _ => SandboxRequest { stage: Stage::Container, ..whole },
         };
     let alive = containers.iter().filter(|c| c.state() != ContainerState::Stopped);
     let sets: Option<Vec<CpuSet>> = alive
@@ -75,38 +88,93 @@ pub fn running(sandbox: &Sandbox, containers: &[&Container], now_unix_ms: i64) -
             all
         })
     });
-    Running { request, cpus }
+    RunningSandbox { request, cpus }
 }
 
-/// A placement as it is sent.
-pub fn placement(placed: &PodPlacement) -> orm::PodPlacement {
-    orm::PodPlacement {
-        pod_uid: placed.uid.clone(),
-        sandbox_id: placed.sandbox_id.clone(),
-        namespace: placed.namespace.clone(),
-        name: placed.name.clone(),
-        qos_level: placed.qos.to_string(),
-        pool: placed.pool.map(|pool| pool.to_string()).unwrap_or_default(),
-        cpus: placed.cpus.to_string(),
-        mems: placed.mems.to_string(),
-        exclusive: placed.exclusive,
-        settled: placed.settled,
-        flags: placed.flags.iter().map(ToString::to_string).collect(),
-        requested_milli_cpu: placed.request.map_or(0, |milli| milli.0),
-        since_unix_ms: placed.since_unix_ms,
-        request_source: placed.request_source.to_string(),
-        decided_by: placed.decided_by.to_string(),
+/// The pod's Kubernetes class, as the name of the cgroup that its sandbox is in tells it. Where that is none of the kubelet's, as
+/// of a pod that a client of the runtime made by hand, nothing is known and nothing is guaranteed.
+pub fn class(cgroup_parent: &str) -> Class {
+    let has = |word: &str| cgroup_parent.contains(word);
+    match () {
+        () if has("besteffort") => Class::BestEffort,
+        () if has("burstable") => Class::Burstable,
+        () if has("kubepods") => Class::Guaranteed,
+        () => Class::Burstable,
     }
 }
 
-/// A pool as it is sent.
-pub fn pool(pool: &Pool) -> orm::Pool {
-    orm::Pool {
-        name: pool.name.to_string(),
+/// Where this pod runs, as it is sent; `None` for a pod that is not known.
+pub fn placement(state: &State, machine: &Machine, uid: &str) -> Option<orm::PodPlacement> {
+    let pod = state.pods.get(uid)?;
+    pods::placement_of(state, machine, uid).map(|placed| pod_placement(pod, &placed))
+}
+
+/// Where these pods run, as it is sent, as far as they are known.
+pub fn placements<'u>(
+    state: &State,
+    machine: &Machine,
+    uids: impl IntoIterator<Item = &'u String>,
+) -> Vec<orm::PodPlacement> {
+    let placed = placements_of(state, machine, uids);
+    placed.iter().filter_map(|placed| Some(pod_placement(state.pods.get(&placed.uid)?, placed))).collect()
+}
+
+/// The main container's place is its pod's; of the others those are told that run elsewhere or otherwise.
+fn pod_placement(pod: &Pod, placed: &PodPlacement) -> orm::PodPlacement {
+    let main = placed.containers.iter().find(|container| container.name == pod.main);
+    let main = main.or(placed.containers.first());
+    orm::PodPlacement {
+        pod_uid: placed.uid.clone(),
+        sandbox_id: pod.sandbox_id.clone(),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        qos_level: pod.qos.to_string(),
+        pool: main.and_then(|main| main.pool.clone()).unwrap_or_default(),
+        cpus: main.map(|main| main.cpus.to_string()).unwrap_or_default(),
+        mems: main.map(|main| main.mems.to_string()).unwrap_or_default(),
+        exclusive: main.is_some_and(|main| main.exclusive),
+        settled: !pod.told.open,
+        flags: main.map_or(&pod.flags, |main| &main.flags).iter().map(ToString::to_string).collect(),
+        requested_milli_cpu: pod.told.request.map_or(0, |milli| milli.0),
+        since_unix_ms: pod.since_unix_ms,
+        request_source: pod.told.source.to_string(),
+        decided_by: pod.told.decided_by.to_string(),
+        containers: main.map(|main| elsewhere(pod, placed, main)).unwrap_or_default(),
+        oci_properties: Default::default(),
+    }
+}
+
+/// The containers that do not run as the main one does.
+fn elsewhere(pod: &Pod, placed: &PodPlacement, main: &ContainerPlacement) -> Vec<orm::ContainerPlacement> {
+    let place = |of: &ContainerPlacement| (of.cpus.clone(), of.mems.clone(), of.pool.clone(), of.exclusive);
+    let usual = place(main);
+    let others = placed.containers.iter().filter(|other| other.name != main.name && place(other) != usual);
+    others
+        .map(|other| orm::ContainerPlacement {
+            name: other.name.clone(),
+            role: other.role.to_string(),
+            pool: other.pool.clone().unwrap_or_default(),
+            cpus: other.cpus.to_string(),
+            mems: other.mems.to_string(),
+            exclusive: other.exclusive,
+            requested_milli_cpu: pod
+                .container(&other.name)
+                .and_then(|container| container.cpu)
+                .map_or(0, |milli| milli.0),
+            flags: other.flags.difference(&main.flags).map(ToString::to_string).collect(),
+        })
+        .collect()
+}
+
+/// The pools, as they are sent.
+pub fn pools(state: &State, machine: &Machine) -> Vec<orm::Pool> {
+    let pool = |pool: pods::Pool| orm::Pool {
+        name: pool.name,
         cpus: pool.cpus.to_string(),
         mems: pool.mems.to_string(),
         pods: count(pool.pods),
-    }
+    };
+    shown_pools(state, machine).into_iter().map(pool).collect()
 }
 
 /// Free CPUs of a NUMA node as they are sent.
@@ -121,6 +189,7 @@ pub fn refusal(refusal: &Refusal) -> orm::Refusal {
         message: refusal.message.clone(),
         asked_milli_cpu: refusal.asked.map_or(0, |milli| milli.0),
         free: refusal.free.iter().map(free).collect(),
+        rule: refusal.rule.to_string(),
     }
 }
 
@@ -149,7 +218,7 @@ pub fn topology(machine: &Machine) -> orm::Topology {
     }
 }
 
-fn is_dedicated(request: &Request) -> bool {
+fn is_dedicated(request: &SandboxRequest) -> bool {
     matches!(qos_level(&request.annotations), Ok(Some(QosLevel::Dedicated)))
 }
 

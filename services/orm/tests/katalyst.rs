@@ -4,9 +4,10 @@
 use std::path::Path;
 
 use orm::katalyst::{CPU_STATE, Fault, Files, Import, MEMORY_STATE, ORM_CHECKPOINT, import, read};
-use orm::plan::{Flag, Placement, PodEntry, PoolName, RequestSource};
-use orm::record;
+use oxalyst_planner::plan::{Flag, RequestSource};
+use oxalyst_planner::pods::{self, KnownPod, Role, Rules, State, placements, record, take_over};
 use oxalyst_qos::QosLevel;
+use oxalyst_topology::{Cpu, Machine};
 use oxalyst_units::MilliCpu;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -27,7 +28,7 @@ fn with(pointer: &str, value: Value) -> Files {
     Files { cpu_state: Some(state.to_string().into_bytes()), ..files }
 }
 
-fn entry<'a>(import: &'a Import, uid: &str) -> &'a PodEntry {
+fn entry<'a>(import: &'a Import, uid: &str) -> &'a KnownPod {
     import
         .pods
         .iter()
@@ -35,30 +36,69 @@ fn entry<'a>(import: &'a Import, uid: &str) -> &'a PodEntry {
         .unwrap_or_else(|| panic!("{uid} is missing: {:?}", import.faults))
 }
 
-fn exclusive(cpus: &str, numa_bound: bool) -> Placement {
-    Placement::Exclusive { cpus: cpus.parse().unwrap(), numa_bound }
+fn own(import: &Import, uid: &str) -> String {
+    entry(import, uid).own_cpus().to_string()
+}
+
+/// Sixteen CPUs on two NUMA nodes.
+fn machine() -> Machine {
+    let cpu = |id| Cpu { id, core: id, socket: 0, numa: id / 8, l3: None };
+    Machine::from_rows((0..16).map(cpu).collect(), &[]).unwrap()
+}
+
+fn taken_over(import: &Import) -> (State, Vec<record::Change>) {
+    let rules = Rules::default();
+    let empty = State::new(&machine(), "0,8".parse().unwrap());
+    let plan = take_over(&empty, &machine(), &rules, &import.pods);
+    let changes = record::changes(&plan, &rules);
+    (plan.after, changes)
 }
 
 #[test]
 fn every_kind_of_pod_is_taken_over_and_pools_are_not() {
     let import = import(&sample(), NOW);
-    let placements: Vec<(&str, QosLevel, &Placement)> =
-        import.pods.iter().map(|e| (e.uid.as_str(), e.qos, &e.placement)).collect();
-    let pool = Placement::Pool;
+    let pods: Vec<_> = import
+        .pods
+        .iter()
+        .map(|e| (e.uid.as_str(), e.qos, e.own_cpus().to_string(), e.pool.as_deref()))
+        .collect();
+    let text = str::to_owned;
     assert_eq!(
-        placements,
+        pods,
         [
-            ("aaaa-bound", QosLevel::Dedicated, &exclusive("2-5", true)),
-            ("bbbb-shared", QosLevel::Shared, &pool(PoolName::Share)),
-            ("cccc-batch", QosLevel::Shared, &pool(PoolName::Share)),
-            ("dddd-reclaimed", QosLevel::Reclaimed, &pool(PoolName::Reclaim)),
-            ("eeee-system", QosLevel::System, &pool(PoolName::System)),
-            ("ffff-unsettled", QosLevel::Dedicated, &pool(PoolName::Share)),
-            ("gggg-free", QosLevel::Dedicated, &exclusive("10-11", false)),
+            ("aaaa-bound", QosLevel::Dedicated, text("2-5"), None),
+            ("bbbb-shared", QosLevel::Shared, text(""), Some("share")),
+            ("cccc-batch", QosLevel::Shared, text(""), Some("batch")),
+            ("dddd-reclaimed", QosLevel::Reclaimed, text(""), None),
+            ("eeee-system", QosLevel::System, text(""), None),
+            ("ffff-unsettled", QosLevel::Dedicated, text(""), None),
+            ("gggg-free", QosLevel::Dedicated, text("10-11"), None),
         ]
     );
     assert_eq!(import.faults, [Fault::Unknown { file: MEMORY_STATE, uid: "hhhh-gone".into() }]);
     assert_eq!((import.taken().pods, import.taken().exclusive), (7, 2));
+}
+
+#[test]
+fn who_is_taken_over_runs_where_it_did_container_by_container() {
+    let (state, _) = taken_over(&import(&sample(), NOW));
+    let placed = placements(&state, &machine());
+    let bound: Vec<_> = placed["aaaa-bound"]
+        .containers
+        .iter()
+        .map(|c| (c.name.as_str(), c.role, c.cpus.to_string(), c.mems.to_string(), c.exclusive))
+        .collect();
+    let at = |name| (name, Role::App, "2-5".to_owned(), "0".to_owned(), true);
+    assert_eq!(bound, [at("main"), at("proxy")]);
+    let of = |uid: &str| {
+        let first = &placed[uid].containers[0];
+        (first.pool.clone().unwrap_or_default(), first.cpus.to_string())
+    };
+    assert_eq!(of("cccc-batch").0, "batch");
+    assert_eq!(of("dddd-reclaimed").0, "reclaim");
+    assert_eq!(of("eeee-system"), ("system".to_owned(), "0-15".to_owned()));
+    assert_eq!(of("ffff-unsettled").0, "share");
+    assert!(!pods::free_per_node(&state, &machine()).iter().any(|node| node.cpus.contains(10)));
 }
 
 #[test]
@@ -67,27 +107,23 @@ fn a_pods_record_holds_what_was_asked_when_and_by_whom() {
     let bound = entry(&import, "aaaa-bound");
     assert_eq!((bound.namespace.as_str(), bound.name.as_str()), ("prod", "db-0"));
     assert_eq!(
-        (bound.request, bound.request_source),
+        (bound.told.request, bound.told.source),
         (Some(MilliCpu(4000)), RequestSource::ContainerResources)
     );
     assert_eq!(bound.since_unix_ms, 1_709_181_296_789);
     assert_eq!(
-        entry(&import, "cccc-batch").request,
+        entry(&import, "cccc-batch").told.request,
         Some(MilliCpu(100)),
         "a tenth is no exact binary fraction"
     );
-    assert_eq!(entry(&import, "cccc-batch").flags, [Flag::PoolUnknown].into());
     assert_eq!(entry(&import, "ffff-unsettled").flags, [Flag::AdoptedWithoutRoom].into());
     let agent = entry(&import, "eeee-system");
-    assert_eq!((agent.request, agent.request_source), (None, RequestSource::None));
+    assert_eq!((agent.told.request, agent.told.source), (None, RequestSource::None));
     assert_eq!(agent.since_unix_ms, NOW, "a time that cannot be read is now");
-    for entry in &import.pods {
-        assert_eq!(
-            &record::decode(&record::encode(entry)).unwrap(),
-            entry,
-            "it is a record that the ledger takes"
-        );
-    }
+    let (state, changes) = taken_over(&import);
+    let records = changes.iter().map(|change| (change.key.as_str(), change.value.as_deref().unwrap()));
+    let (read, faults) = record::load(records, &machine(), &Rules::default(), "0,8".parse().unwrap());
+    assert!(faults.is_empty() && read == state, "they are records that the ledger takes");
 }
 
 #[test]
@@ -103,7 +139,7 @@ fn nil_and_empty_sets_are_no_sets() {
         state["pod_entries"]["aaaa-bound"]["proxy"]["allocation_result"] = text;
         files.cpu_state = Some(state.to_string().into_bytes());
         let import = import(&files, NOW);
-        assert_eq!(entry(&import, "aaaa-bound").placement, Placement::Pool(PoolName::Share));
+        assert_eq!(own(&import, "aaaa-bound"), "");
     }
 }
 
@@ -141,7 +177,7 @@ fn cpus_that_two_pods_claim_go_to_the_first() {
 #[test]
 fn where_the_files_disagree_the_cpu_plugins_word_counts_and_it_is_told() {
     let import = import(&with("/pod_entries/gggg-free/main/allocation_result", json!("12-13")), NOW);
-    assert_eq!(entry(&import, "gggg-free").placement, exclusive("12-13", false));
+    assert_eq!(own(&import, "gggg-free"), "12-13");
     let told = Fault::Disagrees {
         file: ORM_CHECKPOINT,
         uid: "gggg-free".into(),
@@ -223,10 +259,9 @@ proptest! {
         let import = import(&files, NOW);
         let mut taken = oxalyst_topology::CpuSet::new();
         for entry in &import.pods {
-            if let Placement::Exclusive { cpus, .. } = &entry.placement {
-                prop_assert!(!cpus.is_empty() && taken.is_disjoint(cpus));
-                taken |= cpus;
-            }
+            let cpus = entry.own_cpus();
+            prop_assert!(taken.is_disjoint(&cpus));
+            taken |= &cpus;
         }
     }
 }

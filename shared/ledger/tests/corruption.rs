@@ -1,5 +1,12 @@
 //! Random damage of a ledger's files: what is not noticed has cost nothing, an older state that is consistent in itself included.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -189,6 +196,7 @@ fn rounds(sample: &Sample, rounds: usize, seed: u64, chosen: impl Fn(&str) -> bo
             Outcome::Undetected => panic!("round {round}: {}: {how}: undetected: {opened:?}", file.display()),
         }
     }
+    println!("{rounds} corruptions: {} cost nothing, {told} were told, 0 undetected", rounds - told);
     told
 }
 

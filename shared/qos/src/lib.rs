@@ -8,12 +8,14 @@
 mod agent;
 mod enhancement;
 mod level;
+mod rules;
 
 pub use agent::{NodeAgent, is_mesh, node_agent};
 pub use enhancement::{
     CPU_ENHANCEMENT, EnhancementFault, Enhancements, Fault, MEMORY_ENHANCEMENT, enhancements,
 };
 pub use level::{QOS_LEVEL, QosLevel, UnknownQosLevel, qos_level};
+pub use rules::{QosRules, QosRulesError};
 
 /// Annotations or labels of a pod. Ordered, so that whatever follows from them does so in one order.
 pub type Attributes = std::collections::BTreeMap<String, String>;

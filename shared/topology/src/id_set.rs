@@ -135,9 +135,10 @@ impl<K> IdSet<K> {
 
     /// The ids, ascending.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
-        self.words.iter().enumerate().flat_map(|(index, &word)| {
-            (0..64).filter(move |bit| word & (1u64 << bit) != 0).map(move |bit| index as u32 * 64 + bit)
-        })
+        self.words
+            .iter()
+            .enumerate()
+            .flat_map(|(index, &word)| Bits(word).map(move |bit| index as u32 * 64 + bit))
     }
 
     /// The lowest id.
@@ -169,6 +170,27 @@ impl<K> IdSet<K> {
         while self.words.last() == Some(&0) {
             self.words.pop();
         }
+    }
+}
+
+/// The places of the bits of a word, ascending.
+struct Bits(u64);
+
+impl Iterator for Bits {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        let bit = self.0.trailing_zeros();
+        self.0 &= self.0.wrapping_sub(1);
+        (bit < u64::BITS).then_some(bit)
+    }
+}
+
+impl DoubleEndedIterator for Bits {
+    fn next_back(&mut self) -> Option<u32> {
+        let bit = self.0.checked_ilog2()?;
+        self.0 ^= 1 << bit;
+        Some(bit)
     }
 }
 

@@ -1,10 +1,11 @@
 //! The kubelet's list of pods: fetched over HTTP(S), read tolerantly.
 
 mod client;
+mod document;
 mod list;
 
 pub use client::{Client, ClientError, ListError};
-pub use list::{KubeletContainer, KubeletPod, parse};
+pub use list::{Asked, KubeletContainer, KubeletPod, parse};
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,9 +6,11 @@ use std::time::Instant;
 use actix::{Actor, Context, Handler, Message, MessageResult};
 use oxalyst_proto::gateway::v1::{AppliedContainer, RefusedPod};
 use oxalyst_proto::meta::v1::RuntimeSnapshot;
-use oxalyst_proto::runtime::v1::{Container, Sandbox};
+use oxalyst_proto::orm::v1::ResizeContainerRequest;
+use oxalyst_proto::runtime::v1::{Container, Resources, Sandbox};
 
-use super::{Check, Claims, Due, Entrance, Phase, Roster, Seen};
+use super::{Census, Check, Claims, Due, Entrance, Phase, Roster, Seen, Taken};
+use crate::adjustment::Wish;
 use crate::pinning::{Change, Corrections};
 use crate::placements::Cpuset;
 
@@ -34,6 +36,11 @@ pub struct PutSandbox {
     /// How.
     pub entrance: Entrance,
 }
+
+/// A sandbox that is there told other resources.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RefreshSandbox(pub Sandbox);
 
 /// The message with which this sandbox's pod was refused, if it was and its sandbox runs all the same.
 #[derive(Debug, Message)]
@@ -99,6 +106,21 @@ pub struct CheckStart(pub String);
 #[rtype(result = "Option<Cpuset>")]
 pub struct Standing(pub String);
 
+/// The runtime is told of other resources for a container: what the orm has to be asked, if anything.
+#[derive(Debug, Message)]
+#[rtype(result = "Option<ResizeContainerRequest>")]
+pub struct ToResize {
+    /// The container.
+    pub container_id: String,
+    /// What the runtime is told; zero and absent parts stay as they are.
+    pub told: Resources,
+}
+
+/// A container has these resources from now on; the answer is what others have to lose in the same reply.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<Change>")]
+pub struct Resized(pub Container);
+
 /// What is to be looked at.
 #[derive(Debug, Message)]
 #[rtype(result = "Due")]
@@ -126,6 +148,26 @@ pub struct Wrote(pub Vec<String>);
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
 pub struct Applied(pub Vec<Change>);
+
+/// What the containers of this pod are to have beside CPUs and memory nodes.
+#[derive(Debug, Message)]
+#[rtype(result = "Wish")]
+pub struct Others(pub String);
+
+/// What of containers cannot be put into effect, and why.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reported(pub Vec<(String, String)>);
+
+/// What the tree of cgroups shows, where no runtime tells.
+#[derive(Debug, Message)]
+#[rtype(result = "Taken")]
+pub struct TakeCensus(pub Census);
+
+/// Nobody is going to tell more of these pods.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct SettleUnknown(pub Vec<String>);
 
 /// Everything that the runtime holds.
 #[derive(Debug, Message)]
@@ -177,6 +219,7 @@ macro_rules! answers {
 answers! {
     Replace => |roster, Replace { sandboxes, containers }| roster.replace(sandboxes, containers);
     PutSandbox => |roster, PutSandbox { sandbox, entrance }| roster.put_sandbox(sandbox, entrance);
+    RefreshSandbox => |roster, RefreshSandbox(sandbox)| roster.refresh_sandbox(sandbox);
     RefusedBefore => |roster, RefusedBefore(id)| roster.refused_before(&id);
     RefusedAgain => |roster, RefusedAgain { sandbox_id, message }| roster.refused_again(&sandbox_id, message);
     StopSandbox => |roster, StopSandbox(id)| roster.stop_sandbox(&id);
@@ -187,12 +230,18 @@ answers! {
     Moved => |roster, Moved { container, phase }| roster.moved(container, phase);
     CheckStart => |roster, CheckStart(id)| roster.check_start(&id);
     Standing => |roster, Standing(id)| roster.standing(&id);
+    ToResize => |roster, ToResize { container_id, told }| roster.to_resize(&container_id, &told);
+    Resized => |roster, Resized(container)| roster.resized(container);
     ToCheck => |roster, ToCheck { everything }| roster.due(everything, Instant::now());
     Observed => |roster, Observed(seen)| roster.observed(seen);
     Resynchronise => |roster, Resynchronise(seen)| roster.resynchronise(seen);
     Wrote => |roster, Wrote(ids)| roster.wrote(&ids);
     Applied => |roster, Applied(changes)| roster.applied(&changes);
-    Holds => |roster, Holds| roster.snapshot(|_| true);
+    Others => |roster, Others(uid)| roster.others(&uid);
+    Reported => |roster, Reported(reports)| roster.reported(reports);
+    TakeCensus => |roster, TakeCensus(census)| roster.take_census(census);
+    SettleUnknown => |roster, SettleUnknown(uids)| roster.settle_unknown(&uids);
+    Holds => |roster, Holds| roster.holds();
     Ended => |roster, Ended(ids)| roster.ended(&ids);
     ToClaim => |roster, ToClaim| roster.claims();
     Listing => |roster, Listing| roster.listing();

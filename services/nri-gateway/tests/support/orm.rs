@@ -33,8 +33,11 @@ struct Inner {
     unlucky: Mutex<Vec<String>>,
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Books {
+    cpus: &'static str,
+    /// What every placement asks for beside CPUs and memory nodes.
+    properties: Vec<(&'static str, &'static str)>,
     generation: u64,
     pods: BTreeMap<String, PodPlacement>,
 }
@@ -58,7 +61,7 @@ impl Serving {
 
 impl Books {
     fn pool(&self) -> CpuSet {
-        let mut pool: CpuSet = "0-3".parse().unwrap();
+        let mut pool: CpuSet = self.cpus.parse().unwrap();
         for pod in self.pods.values().filter(|p| p.exclusive) {
             pool -= &pod.cpus.parse().unwrap();
         }
@@ -77,6 +80,24 @@ impl Books {
         self.generation += 1;
     }
 
+    fn resize(&mut self, uid: &str, count: u64) -> Result<(), Refusal> {
+        let pool = self.pool();
+        let Some(pod) = self.pods.get_mut(uid).filter(|pod| pod.exclusive) else { return Ok(()) };
+        let mut own: Vec<u32> = pod.cpus.parse::<CpuSet>().unwrap().iter().collect();
+        own.reverse();
+        let more: Vec<u32> = pool.iter().collect();
+        own.extend(more.into_iter().rev());
+        let count = usize::try_from(count).unwrap();
+        if count >= own.len() {
+            let message = format!("asked {count} CPUs, the last one is not given away");
+            return Err(Refusal { reason: "insufficient".into(), message, ..Default::default() });
+        }
+        own.truncate(count);
+        pod.cpus = own.into_iter().collect::<CpuSet>().to_string();
+        self.refresh();
+        Ok(())
+    }
+
     fn admit(&mut self, sandbox: &Sandbox, settle: bool) -> Result<(), Refusal> {
         let exclusive = sandbox.annotations.get(QOS).is_some_and(|l| l == "dedicated_cores");
         let settled = settle || !sandbox.annotations.contains_key(UNSETTLED);
@@ -87,6 +108,8 @@ impl Books {
             mems: "0".into(),
             settled,
             exclusive: exclusive && settled,
+            qos_level: sandbox.annotations.get(QOS).cloned().unwrap_or_default(),
+            oci_properties: self.properties.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             ..Default::default()
         };
         if let Some(known) = self.pods.get(&sandbox.pod_uid).filter(|k| k.settled) {
@@ -110,8 +133,14 @@ impl Books {
 
 impl FakeOrm {
     pub fn new() -> Self {
+        Self::of("0-3")
+    }
+
+    /// Of a machine with these CPUs.
+    pub fn of(cpus: &'static str) -> Self {
+        let books = Books { cpus, properties: Vec::new(), generation: 0, pods: BTreeMap::new() };
         let inner = Inner {
-            books: Mutex::default(),
+            books: Mutex::new(books),
             watchers: Mutex::default(),
             stalled: watch::Sender::new(false),
             log: Mutex::default(),
@@ -155,6 +184,11 @@ impl FakeOrm {
 
     pub fn cpus(&self, uid: &str) -> Option<String> {
         self.inner.books.lock().unwrap().pods.get(uid).map(|p| p.cpus.clone())
+    }
+
+    /// Every placement from now on asks for these.
+    pub fn properties(&self, properties: &[(&'static str, &'static str)]) {
+        self.inner.books.lock().unwrap().properties = properties.to_vec();
     }
 
     /// As if another had asked: decided here, heard by the gateway through the stream.
@@ -233,6 +267,28 @@ impl Allocator for FakeOrm {
         let sandbox = request.sandbox.unwrap();
         self.luck(&sandbox.pod_uid)?;
         Ok(Response::new(self.admit(&sandbox, true)))
+    }
+
+    /// Four CPUs at the most, and as many as the shares tell; what it has stays with it.
+    async fn resize_container(
+        &self,
+        request: Request<ResizeContainerRequest>,
+    ) -> Result<Response<AdmitReply>, Status> {
+        let request = request.into_inner();
+        let (sandbox, container) = (request.sandbox.unwrap(), request.container.unwrap());
+        let shares = container.resources.and_then(|r| r.cpu_shares).unwrap_or_default();
+        self.called(format!("resize {} {} {shares}", container.container_id, request.running.len())).await;
+        self.luck(&sandbox.pod_uid)?;
+        let (outcome, books, changed) = self.change(|books| books.resize(&sandbox.pod_uid, shares / 1024));
+        Ok(Response::new(AdmitReply {
+            generation: books.generation,
+            outcome: Some(match outcome {
+                Ok(()) => admit_reply::Outcome::Placed(books.pods[&sandbox.pod_uid].clone()),
+                Err(refusal) => admit_reply::Outcome::Refused(refusal),
+            }),
+            changed,
+            pools: books.pools(),
+        }))
     }
 
     async fn release_pod(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::plan::State;
+use oxalyst_planner::pods::State;
 
 /// Since when which pods have been absent from the runtime's list.
 #[derive(Debug)]

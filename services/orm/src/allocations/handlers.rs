@@ -9,18 +9,25 @@ use oxalyst_proto::orm::v1 as orm;
 use oxalyst_proto::orm::v1::PlacementEvent;
 use tokio::sync::broadcast;
 
-use super::Allocations;
-use crate::plan::{self, Placement, Plan, PodChange, Reason, Refusal, Request, Running, State};
+use super::{Allocations, Occasion};
+use crate::specs::SpecFault;
 use crate::{clock, wire};
+use oxalyst_planner::decision::Step;
+use oxalyst_planner::plan::{Reason, Refusal, Rule, Stage};
+use oxalyst_planner::pods::{self, Admission, Plan, PodRequest, RunningSandbox, SandboxRequest, State};
 
 /// Decide for a pod, or for a pod one of whose containers is created.
 #[derive(Debug, Message)]
 #[rtype(result = "Admitted")]
 pub struct Admit {
     /// What is asked.
-    pub request: Request,
+    pub request: SandboxRequest,
+    /// What its spec asks for, where it is known, or what is wrong with that.
+    pub spec: Option<Result<PodRequest, SpecFault>>,
     /// Past this time, milliseconds since the Unix epoch, nothing may be committed; 0: no such time.
     pub deadline_unix_ms: i64,
+    /// When it came.
+    pub occasion: Occasion,
 }
 
 /// The answer to [`Admit`], ready to be sent.
@@ -44,7 +51,7 @@ pub type Released = orm::ReleasePodReply;
 #[rtype(result = "Reconciled")]
 pub struct Reconcile {
     /// Every pod that has a sandbox; of several sandboxes of one pod, the newest last.
-    pub running: Vec<Running>,
+    pub running: Vec<RunningSandbox>,
 }
 
 /// The answer to [`Reconcile`].
@@ -77,28 +84,10 @@ pub struct GetTopology;
 impl Handler<Admit> for Allocations {
     type Result = MessageResult<Admit>;
 
-    fn handle(&mut self, Admit { request, deadline_unix_ms }: Admit, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, message: Admit, _: &mut Self::Context) -> Self::Result {
+        let Admit { request, spec, deadline_unix_ms, occasion } = message;
         self.absent.heard(&request.pod_uid);
-        let outcome = plan::admit(&self.state, &self.machine, &request).and_then(|plan| {
-            if deadline_unix_ms > 0 && clock::unix_ms() > deadline_unix_ms {
-                return Err(self.refused(
-                    &request,
-                    Reason::Expired,
-                    "the deadline has passed: nobody waits".into(),
-                ));
-            }
-            if is_unsettled(&plan, &request.pod_uid) {
-                // Nothing is decided yet, so there is nothing to remember: its containers bring the request.
-                return Ok(self.undecided(&plan, &request.pod_uid));
-            }
-            let event = self.settle(&plan).map_err(|e| self.refused_by_disk(&request, &e))?;
-            let told = event.placed.iter().find(|placed| placed.pod_uid == request.pod_uid).cloned();
-            // The same question again changes nothing, and so tells nothing.
-            let placed = told.or_else(|| {
-                plan::placement_of(&self.state, &self.machine, &request.pod_uid).as_ref().map(wire::placement)
-            });
-            Ok((placed, event))
-        });
+        let outcome = self.admit(&request, spec, deadline_unix_ms, occasion);
         MessageResult(match outcome {
             Ok((placed, event)) => {
                 self.metrics.admitted();
@@ -121,7 +110,7 @@ impl Handler<Admit> for Allocations {
                     generation: self.ledger.generation(),
                     outcome: Some(orm::admit_reply::Outcome::Refused(wire::refusal(&refusal))),
                     changed: Vec::new(),
-                    pools: plan::pools(&self.state, &self.machine).iter().map(wire::pool).collect(),
+                    pools: wire::pools(&self.state, &self.view()),
                 }
             }
         })
@@ -132,12 +121,14 @@ impl Handler<Release> for Allocations {
     type Result = MessageResult<Release>;
 
     fn handle(&mut self, Release { uid, sandbox_id }: Release, _: &mut Self::Context) -> Self::Result {
-        let plan = plan::release(&self.state, &self.machine, &uid, &sandbox_id);
+        let occasion = Occasion::now();
+        let plan = pods::release(&self.state, &self.machine, &self.rules, &uid, &sandbox_id);
         let released = plan.removes(&uid);
         if released {
             self.absent.heard(&uid);
         }
-        if let Err(e) = self.settle(&plan) {
+        let step = Step::Release { uid: uid.clone(), sandbox_id };
+        if let Err(e) = self.settle(plan, step, occasion) {
             tracing::error!(error = %e, uid, "a release cannot be refused by the disk");
         }
         MessageResult(orm::ReleasePodReply { generation: self.ledger.generation(), released })
@@ -152,19 +143,13 @@ impl Handler<Reconcile> for Allocations {
         for pod in &running {
             listed.entry(&pod.request.pod_uid).or_default().insert(&pod.request.sandbox_id);
         }
+        let occasion = Occasion::now();
         let current = current_sandboxes(&running, &self.state);
-        let mut plan = plan::adopt(&self.state, &self.machine, &current);
-        plan.changes
-            .retain(|change| !matches!(change, PodChange::Put(e) if e.placement == Placement::Unsettled));
-        let adopted: Vec<String> = plan
-            .changes
-            .iter()
-            .filter_map(|change| match change {
-                PodChange::Put(entry) if !self.state.pods.contains_key(&entry.uid) => Some(entry.uid.clone()),
-                _ => None,
-            })
-            .collect();
-        if let Err(e) = self.settle(&plan) {
+        let plan = pods::adopt(&self.state, &self.machine, &self.rules, &current);
+        let taken_in =
+            plan.pods.iter().filter(|(uid, pod)| pod.is_some() && !self.state.pods.contains_key(*uid));
+        let adopted: Vec<String> = taken_in.map(|(uid, _)| uid.clone()).collect();
+        if let Err(e) = self.settle(plan, Step::Adopt(current), occasion) {
             // They run, and go on running where they are; the next comparison tries again.
             tracing::warn!(error = %e, pods = adopted.len(), "running pods could not be taken in");
         }
@@ -186,9 +171,9 @@ impl Handler<Subscribe> for Allocations {
         let snapshot = PlacementEvent {
             generation: self.ledger.generation(),
             snapshot: true,
-            placed: plan::placements(&self.state, &self.machine).iter().map(wire::placement).collect(),
+            placed: wire::placements(&self.state, &self.view(), self.state.pods.keys()),
             removed_pod_uids: Vec::new(),
-            pools: plan::pools(&self.state, &self.machine).iter().map(wire::pool).collect(),
+            pools: wire::pools(&self.state, &self.view()),
         };
         MessageResult(Subscription { snapshot, events: self.events.subscribe() })
     }
@@ -213,65 +198,125 @@ impl Handler<GetTopology> for Allocations {
 // === impl Allocations ===
 
 impl Allocations {
+    fn admit(
+        &mut self,
+        request: &SandboxRequest,
+        spec: Option<Result<PodRequest, SpecFault>>,
+        deadline_unix_ms: i64,
+        occasion: Occasion,
+    ) -> Result<(Option<orm::PodPlacement>, Arc<PlacementEvent>), Refusal> {
+        // By its spec where that is known, else by what its sandbox tells.
+        let step = match &spec {
+            Some(Ok(pod)) => Step::AdmitSpec(pod.clone()),
+            Some(Err(_)) | None => Step::Admit(request.clone()),
+        };
+        let now = |this: &Self| (this.state.clone(), this.ledger.generation());
+        if let Some(fault) = spec.as_ref().and_then(|spec| spec.as_ref().err()) {
+            // What runs already goes on running.
+            if !self.state.pods.contains_key(&request.pod_uid) {
+                let refusal = self.refused(request, Reason::Invalid, Rule::Understood, fault.to_string());
+                self.note(now(self), step, Some(refusal.clone()), occasion);
+                return Err(refusal);
+            }
+        }
+        let Admission { plan, open } = match self.admission(&step) {
+            Ok(admission) => admission,
+            Err(refusal) => {
+                self.note(now(self), step, None, occasion);
+                return Err(refusal);
+            }
+        };
+        if deadline_unix_ms > 0 && clock::unix_ms() > deadline_unix_ms {
+            let message = "the deadline has passed: nobody waits".into();
+            let refusal = self.refused(request, Reason::Expired, Rule::Deadline, message);
+            self.note(now(self), step, Some(refusal.clone()), occasion);
+            return Err(refusal);
+        }
+        if open {
+            // Nothing is decided yet, so there is nothing to hold: its containers bring the request.
+            self.note(now(self), step, None, occasion);
+            return Ok(self.undecided(&plan, &request.pod_uid));
+        }
+        let arrived = occasion.clone();
+        let event = self.settle(plan, step.clone(), occasion).map_err(|e| {
+            let refusal = self.refused_by_disk(request, &e);
+            // What the disk refuses changes nothing.
+            self.note(now(self), step, Some(refusal.clone()), arrived);
+            refusal
+        })?;
+        let told = event.placed.iter().find(|placed| placed.pod_uid == request.pod_uid).cloned();
+        // The same question again changes nothing, and so tells nothing.
+        let placed = told.or_else(|| wire::placement(&self.state, &self.view(), &request.pod_uid));
+        Ok((placed, event))
+    }
+
     fn whole_state(&self) -> orm::State {
         orm::State {
             generation: self.ledger.generation(),
-            pools: plan::pools(&self.state, &self.machine).iter().map(wire::pool).collect(),
-            pods: plan::placements(&self.state, &self.machine).iter().map(wire::placement).collect(),
-            online: self.machine.online().to_string(),
-            reserved: self.state.reserved.to_string(),
-            free: plan::free_per_node(&self.state, &self.machine).iter().map(wire::free).collect(),
+            pools: wire::pools(&self.state, &self.view()),
+            pods: wire::placements(&self.state, &self.view(), self.state.pods.keys()),
+            online: self.view().online().to_string(),
+            reserved: self.state.cpus.reserved.to_string(),
+            free: pods::free_per_node(&self.state, &self.view()).iter().map(wire::free).collect(),
             storage_fault: self.storage_fault.clone().unwrap_or_default(),
+        }
+    }
+
+    fn admission(&self, step: &Step) -> Result<Admission, Refusal> {
+        match step {
+            Step::AdmitSpec(pod) => pods::admit_spec(&self.state, &self.machine, &self.rules, pod)
+                .map(|plan| Admission { plan, open: false }),
+            Step::Admit(request) => pods::admit(&self.state, &self.machine, &self.rules, request),
+            _ => Err(Refusal {
+                reason: Reason::Unsupported,
+                rule: Rule::Named,
+                message: format!("a {} is no admission", step.kind()),
+                asked: None,
+                free: Vec::new(),
+            }),
         }
     }
 
     /// What an unsettled plan would say, without holding it.
     fn undecided(&self, plan: &Plan, uid: &str) -> (Option<orm::PodPlacement>, Arc<PlacementEvent>) {
-        let mut after = self.state.clone();
-        after.apply(plan);
-        let placed = plan::placement_of(&after, &self.machine, uid).map(|placed| orm::PodPlacement {
+        let placed = wire::placement(&plan.after, &self.view(), uid).map(|placed| orm::PodPlacement {
             cpus: String::new(),
             mems: String::new(),
             pool: String::new(),
-            ..wire::placement(&placed)
+            ..placed
         });
         let event = PlacementEvent {
             generation: self.ledger.generation(),
-            pools: plan::pools(&self.state, &self.machine).iter().map(wire::pool).collect(),
+            pools: wire::pools(&self.state, &self.view()),
             ..PlacementEvent::default()
         };
         (placed, Arc::new(event))
     }
 
-    fn refused(&self, request: &Request, reason: Reason, message: String) -> Refusal {
+    fn refused(&self, request: &SandboxRequest, reason: Reason, rule: Rule, message: String) -> Refusal {
         Refusal {
             reason,
+            rule,
             message,
             asked: request.request,
-            free: plan::free_per_node(&self.state, &self.machine),
+            free: pods::free_per_node(&self.state, &self.view()),
         }
     }
 
-    fn refused_by_disk(&self, request: &Request, e: &CommitError) -> Refusal {
+    fn refused_by_disk(&self, request: &SandboxRequest, e: &CommitError) -> Refusal {
         let message = format!("CPUs are given exclusively only when that is durable, and it is not: {e}");
-        self.refused(request, Reason::Storage, message)
+        self.refused(request, Reason::Storage, Rule::Durable, message)
     }
 }
 
-fn is_unsettled(plan: &Plan, uid: &str) -> bool {
-    plan.changes.iter().any(
-        |change| matches!(change, PodChange::Put(e) if e.uid == uid && e.placement == Placement::Unsettled),
-    )
-}
-
 /// One sandbox a pod: the one that is known, else one in which something is confined or runs, else the last.
-fn current_sandboxes(running: &[Running], state: &State) -> Vec<Running> {
-    let mut current: BTreeMap<&str, &Running> = BTreeMap::new();
+fn current_sandboxes(running: &[RunningSandbox], state: &State) -> Vec<RunningSandbox> {
+    let mut current: BTreeMap<&str, &RunningSandbox> = BTreeMap::new();
     for pod in running {
-        let rank = |pod: &Running| {
+        let rank = |pod: &RunningSandbox| {
             let known =
                 state.pods.get(&pod.request.pod_uid).is_some_and(|e| e.sandbox_id == pod.request.sandbox_id);
-            (known, pod.cpus.is_some(), pod.request.stage == plan::Stage::Container)
+            (known, pod.cpus.is_some(), pod.request.stage == Stage::Container)
         };
         current
             .entry(&pod.request.pod_uid)

@@ -5,8 +5,9 @@ use std::path::Path;
 use oxalyst_ledger::{CommitError, Ledger};
 use oxalyst_mesh::Facts;
 
-use crate::plan::PodChange;
 use crate::{clock, katalyst, record};
+use oxalyst_planner::pods::{self, Rules, State};
+use oxalyst_topology::{CpuSet, Machine};
 
 /// Lines of the log that one import may take.
 const MAX_LINES: usize = 100;
@@ -16,7 +17,12 @@ const FACT: &str = "import.katalyst";
 ///
 /// # Errors
 /// The disk refuses. The ledger is then still new.
-pub(super) fn take_over(ledger: &mut Ledger, dir: &Path, facts: &Facts) -> Result<(), CommitError> {
+pub(super) fn take_over(
+    ledger: &mut Ledger,
+    dir: &Path,
+    (machine, rules, reserved): (&Machine, &Rules, &CpuSet),
+    facts: &Facts,
+) -> Result<(), CommitError> {
     if ledger.generation() > 0 {
         facts.set(FACT, "not needed: the ledger is not new");
         return Ok(());
@@ -24,8 +30,8 @@ pub(super) fn take_over(ledger: &mut Ledger, dir: &Path, facts: &Facts) -> Resul
     let (files, missing) = katalyst::read(dir);
     let mut import = katalyst::import(&files, clock::unix_ms());
     import.faults.splice(0..0, missing);
-    let changes: Vec<_> =
-        import.pods.iter().cloned().map(|entry| record::change(&PodChange::Put(entry))).collect();
+    let plan = pods::take_over(&State::new(machine, reserved.clone()), machine, rules, &import.pods);
+    let changes: Vec<_> = pods::record::changes(&plan, rules).into_iter().map(record::change).collect();
     ledger.commit(&changes)?;
     let taken = import.taken();
     tracing::info!(dir = %dir.display(), "Katalyst's files: {taken}");

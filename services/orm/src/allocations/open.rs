@@ -2,8 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use oxalyst_ledger::{Ledger, Opened, Options};
+use oxalyst_ledger::{CommitError, Ledger, Opened, Options};
 use oxalyst_mesh::Mesh;
 use oxalyst_topology::{CpuSet, DiscoveryError, Machine, discover};
 use tokio::sync::broadcast;
@@ -12,10 +13,12 @@ use super::absent::Absent;
 use super::import;
 use super::machine::Watched;
 use super::{Allocations, EVENTS};
+use crate::decisions::{Decisions, Recorder};
 use crate::metrics::Metrics;
-use crate::plan::State;
-use crate::record;
+use crate::record::former::Former;
 use crate::settings::Settings;
+use oxalyst_planner::pods::{self, Rules, State};
+use oxalyst_planner::rules::{self, RulesError};
 
 /// Why the allocator cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -23,13 +26,16 @@ pub enum OpenError {
     /// The machine cannot be read.
     #[error("cannot read the machine: {0}: check common.host_root")]
     Machine(#[from] DiscoveryError),
-    /// `reserved_cpus` is no list of CPUs.
-    #[error("reserved_cpus {given:?}: {source}: write a list such as 0-1,8")]
-    Reserved {
+    /// A setting of the rules of placement cannot be understood.
+    #[error("settings of orm: {0}")]
+    Rules(#[from] RulesError),
+    /// The root cpuset names no CPU that is online.
+    #[error("root_cpuset {root} has none of the online CPUs {online}: leave it empty, or name some of them")]
+    Root {
         /// As given.
-        given: String,
-        /// What is wrong with it.
-        source: oxalyst_topology::ParseSetError,
+        root: CpuSet,
+        /// What is online.
+        online: CpuSet,
     },
     /// Reserving these would leave no CPU for pods.
     #[error("reserved_cpus {reserved} leaves none of the online CPUs {online} for pods: reserve fewer")]
@@ -50,9 +56,9 @@ pub enum OpenError {
     /// The ledger's folder cannot be used.
     #[error(transparent)]
     Ledger(#[from] oxalyst_ledger::OpenError),
-    /// What is taken over from Katalyst could not be written.
+    /// What is taken over from Katalyst, or from the version before this one, could not be written.
     #[error(transparent)]
-    Commit(#[from] oxalyst_ledger::CommitError),
+    Commit(#[from] CommitError),
 }
 
 // === impl OpenError ===
@@ -66,7 +72,11 @@ impl OpenError {
             Self::Ledger(Unopened::Disk(e)) => is_of_the_disk(&e.source),
             Self::Folder { source, .. } => is_of_the_disk(source),
             Self::Commit(_) => true,
-            Self::Ledger(_) | Self::Machine(_) | Self::Reserved { .. } | Self::ReservedAll { .. } => false,
+            Self::Ledger(_)
+            | Self::Machine(_)
+            | Self::Rules(_)
+            | Self::Root { .. }
+            | Self::ReservedAll { .. } => false,
         }
     }
 }
@@ -85,15 +95,17 @@ impl Allocations {
     ///
     /// # Errors
     /// [`OpenError`], one line each; some [can pass](OpenError::can_pass). Damage of the ledger is no error: it is reported, and what is sound is used.
-    pub fn open(settings: &Settings, mesh: &Mesh) -> Result<Self, OpenError> {
+    pub fn open(settings: &Settings, mesh: &Mesh, decisions: &Decisions) -> Result<Self, OpenError> {
         let watched = Watched::new(settings.common.host_root.clone());
         let machine = discover(&watched.host_root)?;
-        let reserved: CpuSet = settings
-            .reserved_cpus
-            .parse()
-            .map_err(|source| OpenError::Reserved { given: settings.reserved_cpus.clone(), source })?;
-        if machine.online().is_subset(&reserved) {
-            return Err(OpenError::ReservedAll { reserved, online: machine.online().clone() });
+        let rules = rules::rules(&settings.rules())?;
+        let usable = rules.confine(&machine).into_owned();
+        if let Some(root) = rules.root.clone().filter(|_| usable.online().is_empty()) {
+            return Err(OpenError::Root { root, online: machine.online().clone() });
+        }
+        let reserved = rules::reserved(&settings.rules(), &usable)?;
+        if usable.online().is_subset(&reserved) {
+            return Err(OpenError::ReservedAll { reserved, online: usable.online().clone() });
         }
         let absent = absent(&reserved, &machine);
         if !absent.is_empty() {
@@ -105,19 +117,28 @@ impl Allocations {
             .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
         let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
         if let Some(dir) = &settings.import_katalyst_dir {
-            import::take_over(&mut ledger, dir, &mesh.facts)?;
+            import::take_over(&mut ledger, dir, (&machine, &rules, &reserved), &mesh.facts)?;
         }
+        take_over_former(&mut ledger, &machine, &rules, &reserved)?;
         let writable = mesh.readiness.condition("ledger", "it is being read");
         // Nothing fails from here on, so that another attempt never registers them again.
         let metrics = Metrics::new(&mesh.registry);
         report(&opened, mesh, &metrics);
+        let recorder = Recorder::open(
+            settings.ledger_dir.join("decisions"),
+            settings.decision_limits(),
+            decisions.clone(),
+            mesh.facts.clone(),
+        );
         let mut allocations = Self {
-            state: state(&ledger, reserved),
+            state: state(&ledger, &machine, &rules, reserved),
+            rules: Arc::new(rules),
             ledger,
-            machine,
+            machine: Arc::new(machine),
             watched,
             unsaved: std::collections::BTreeMap::new(),
             absent: Absent::new(settings.absent_grace()),
+            unmet: std::collections::BTreeMap::new(),
             events: broadcast::Sender::new(EVENTS),
             watch_period: settings.watch_period(),
             storage_fault: None,
@@ -125,12 +146,13 @@ impl Allocations {
             writable,
             facts: mesh.facts.clone(),
             metrics,
+            recorder,
         };
         tracing::info!(
             generation = opened.generation,
             pods = allocations.state.pods.len(),
             online = %allocations.machine.online(),
-            reserved = %allocations.state.reserved,
+            reserved = %allocations.state.cpus.reserved,
             "the ledger is open"
         );
         if let Err(e) = allocations.take_up_machine() {
@@ -146,19 +168,31 @@ fn absent(reserved: &CpuSet, machine: &Machine) -> CpuSet {
     &(reserved - machine.online()) - machine.offline()
 }
 
-fn state(ledger: &Ledger, reserved: CpuSet) -> State {
-    let mut state = State::new(reserved);
-    for (key, bytes) in ledger.records() {
-        let Some(uid) = record::pod_uid(key) else { continue };
-        match record::decode(bytes) {
-            Ok(entry) => {
-                state.pods.insert(uid.to_owned(), entry);
-            }
-            // The pod, if it still runs, is in the runtime's list and is taken in anew from there.
-            Err(e) => {
-                tracing::error!(uid, error = %e, "a pod's record cannot be understood and is passed over")
-            }
-        }
+/// Makes this version's records of what the version before it has left, in one commit.
+fn take_over_former(
+    ledger: &mut Ledger,
+    machine: &Machine,
+    rules: &Rules,
+    reserved: &CpuSet,
+) -> Result<(), CommitError> {
+    let former = Former::of(ledger.records());
+    for (key, error) in &former.faults {
+        tracing::error!(key, %error, "a pod's record cannot be understood and is passed over");
+    }
+    let records: Vec<_> = ledger.records().collect();
+    let changes = former.changes(&records, machine, rules, reserved);
+    if !changes.is_empty() {
+        ledger.commit(&changes)?;
+        tracing::info!(pods = former.pods.len(), "records of the version before this one are taken over");
+    }
+    Ok(())
+}
+
+fn state(ledger: &Ledger, machine: &Machine, rules: &Rules, reserved: CpuSet) -> State {
+    let (state, faults) = pods::record::load(ledger.records(), machine, rules, reserved);
+    for (key, error) in faults {
+        // The pod, if it still runs, is in the runtime's list and is taken in anew from there.
+        tracing::error!(key, %error, "a record cannot be understood and is passed over");
     }
     state
 }

@@ -4,8 +4,10 @@ use oxalyst_ledger::{Change, CommitError};
 
 use super::Allocations;
 use crate::clock;
-use crate::plan::{Placement, PodChange};
 use crate::record;
+use oxalyst_planner::pods::{Plan, State};
+use oxalyst_qos::QosLevel;
+use oxalyst_topology::CpuSet;
 
 impl Allocations {
     pub(super) fn commit(
@@ -36,11 +38,12 @@ impl Allocations {
         }
     }
 
-    /// Whether the change gives a pod exclusive CPUs that it does not have yet.
-    pub(super) fn gives_away(&self, change: &PodChange) -> bool {
-        let PodChange::Put(entry) = change else { return false };
-        let before = self.state.pods.get(&entry.uid).map(|known| &known.placement);
-        matches!(entry.placement, Placement::Exclusive { .. }) && before != Some(&entry.placement)
+    /// Whether the plan gives a pod exclusive CPUs that it does not have yet.
+    pub(super) fn gives_away(&self, plan: &Plan) -> bool {
+        plan.pods.iter().filter(|(_, pod)| pod.is_some()).any(|(uid, _)| {
+            let (before, after) = (exclusive(&self.state, uid), exclusive(&plan.after, uid));
+            !after.is_subset(&before)
+        })
     }
 
     fn storage_fails(&mut self, e: &CommitError) {
@@ -79,4 +82,10 @@ impl Allocations {
             self.writable.fulfilled();
         }
     }
+}
+
+/// CPUs that the pod's containers have for themselves.
+fn exclusive(state: &State, uid: &str) -> CpuSet {
+    let own = state.cpus.of_pod(uid).filter(|(_, container)| container.qos == QosLevel::Dedicated);
+    own.fold(CpuSet::new(), |all, (_, container)| &all | &container.cpus)
 }

@@ -8,18 +8,33 @@ use oxalyst_topology::CpuSet;
 use oxalyst_units::MilliCpu;
 
 use super::cpu_state::DEDICATED;
-use super::{Fault, Files, MEMORY_STATE, ORM_CHECKPOINT, Pod, Sets};
+use super::{Container, Fault, Files, MEMORY_STATE, ORM_CHECKPOINT, Pod, Sets};
 use super::{cpu_state, memory_state, orm_checkpoint};
-use crate::plan::{DecidedBy, Flag, Placement, PodEntry, PoolName, RequestSource};
+use oxalyst_planner::plan::{DecidedBy, Flag, RequestSource};
+use oxalyst_planner::pods::{Asked, Class, KnownPod, Role, Told};
+use oxalyst_planner::policy::{Wishes, node_of_pool};
 
-/// Katalyst copies the enhancements' keys among the annotations.
 const NUMA_BINDING: &str = "numa_binding";
+/// Keys of enhancements that Katalyst copies among the annotations.
+const APART: [&str; 9] = [
+    NUMA_BINDING,
+    "numa_exclusive",
+    "numa_number",
+    "numa_ids",
+    "numa_share",
+    "align_by_socket",
+    "distribute_evenly_across_numa",
+    "full_pcpus_pairing",
+    "cpuset_pool",
+];
+/// The container that speaks for its pod.
+const MAIN: &str = "MAIN";
 
 /// What can be taken over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Import {
-    /// Records of pods, ascending by uid; exclusive sets are disjoint. Their sandboxes are not known: the runtime's list tells them.
-    pub pods: Vec<PodEntry>,
+    /// Pods, ascending by uid; exclusive sets are disjoint. Their sandboxes are not known: the runtime's list tells them.
+    pub pods: Vec<KnownPod>,
     /// What could not be taken over, or is doubtful.
     pub faults: Vec<Fault>,
 }
@@ -46,30 +61,28 @@ pub fn import(files: &Files, now_unix_ms: i64) -> Import {
     let mut import = Import { pods: Vec::new(), faults };
     let mut owners: Vec<(String, CpuSet)> = Vec::new();
     for pod in &pods {
-        let entry = entry(pod, now_unix_ms);
-        if let Placement::Exclusive { cpus, .. } = &entry.placement {
-            if let Some((first, theirs)) = owners.iter().find(|(_, theirs)| !theirs.is_disjoint(cpus)) {
-                let (first, second) = (first.clone(), pod.uid.clone());
-                import.faults.push(Fault::Overlap { first, second, cpus: theirs & cpus });
-                continue;
-            }
-            owners.push((pod.uid.clone(), cpus.clone()));
+        let known = known(pod, now_unix_ms);
+        let cpus = known.own_cpus();
+        if let Some((first, theirs)) = owners.iter().find(|(_, theirs)| !theirs.is_disjoint(&cpus)) {
+            let (first, second) = (first.clone(), pod.uid.clone());
+            import.faults.push(Fault::Overlap { first, second, cpus: theirs & &cpus });
+            continue;
         }
-        import.pods.push(entry);
+        owners.push((pod.uid.clone(), cpus));
+        import.pods.push(known);
     }
 
-    let known: BTreeMap<&str, &PodEntry> = import.pods.iter().map(|e| (e.uid.as_str(), e)).collect();
+    let known: BTreeMap<&str, &KnownPod> = import.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
     let named: BTreeSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
     let mut doubts = unknown(&mems, &named, MEMORY_STATE);
     doubts.extend(unknown(&cached.cpus, &named, ORM_CHECKPOINT));
     for (uid, containers) in &cached.cpus {
-        let Some(Placement::Exclusive { cpus, .. }) = known.get(uid.as_str()).map(|e| &e.placement) else {
-            continue;
-        };
+        let ours = known.get(uid.as_str()).map(|pod| pod.own_cpus()).filter(|cpus| !cpus.is_empty());
+        let Some(ours) = ours else { continue };
         let theirs = containers.values().fold(CpuSet::new(), |all, set| &all | set);
-        if theirs != *cpus {
+        if theirs != ours {
             let (file, uid) = (ORM_CHECKPOINT, uid.clone());
-            doubts.push(Fault::Disagrees { file, uid, theirs: theirs.to_string(), ours: cpus.to_string() });
+            doubts.push(Fault::Disagrees { file, uid, theirs: theirs.to_string(), ours: ours.to_string() });
         }
     }
     import.faults.extend(doubts);
@@ -82,67 +95,74 @@ fn unknown<T>(sets: &Sets<T>, named: &BTreeSet<&str>, file: &'static str) -> Vec
     strangers.map(|uid| Fault::Unknown { file, uid: uid.clone() }).collect()
 }
 
-fn entry(pod: &Pod, now_unix_ms: i64) -> PodEntry {
+fn known(pod: &Pod, now_unix_ms: i64) -> KnownPod {
     let mut flags = BTreeSet::new();
-    let placement = match pod.qos {
-        QosLevel::Dedicated => match own_cpus(pod) {
-            Some(cpus) => Placement::Exclusive { cpus, numa_bound: is_numa_bound(pod) },
-            None => {
-                flags.insert(Flag::AdoptedWithoutRoom);
-                Placement::Pool(PoolName::Share)
-            }
-        },
-        level => Placement::Pool(pool(level, pod, &mut flags)),
-    };
+    let dedicated = pod.qos == QosLevel::Dedicated;
+    let has_own =
+        |container: &Container| dedicated && container.pool == DEDICATED && container.cpus.is_some();
+    if dedicated && !pod.containers.iter().any(has_own) {
+        flags.insert(Flag::AdoptedWithoutRoom);
+    }
+    let containers: Vec<(Asked, Option<CpuSet>)> = pod
+        .containers
+        .iter()
+        .map(|container| (asked(container), container.cpus.clone().filter(|_| has_own(container))))
+        .collect();
+    let main = pod.containers.iter().find(|c| c.kind == MAIN).or(pod.containers.first());
     let request: u64 = pod.containers.iter().filter_map(|c| c.request).map(|milli| milli.0).sum();
-    PodEntry {
+    KnownPod {
         uid: pod.uid.clone(),
         sandbox_id: String::new(),
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
         qos: pod.qos,
-        request: (request > 0).then_some(MilliCpu(request)),
-        request_source: if request > 0 { RequestSource::ContainerResources } else { RequestSource::None },
-        placement,
+        // Its files do not tell; who has CPUs of its own under the native policy is guaranteed.
+        class: if dedicated { Class::Guaranteed } else { Class::Burstable },
+        wishes: wishes(pod),
+        node_agent: false,
+        pool: pool(pod),
+        main: main.map(|main| main.name.clone()).unwrap_or_default(),
+        containers,
+        told: Told {
+            request: (request > 0).then_some(MilliCpu(request)),
+            source: if request > 0 { RequestSource::ContainerResources } else { RequestSource::None },
+            decided_by: DecidedBy::Reconcile,
+            open: false,
+        },
         flags,
         since_unix_ms: pod.since_unix_ms.unwrap_or(now_unix_ms),
-        decided_by: DecidedBy::Reconcile,
     }
 }
 
-/// What its containers have together, if that is theirs alone.
-fn own_cpus(pod: &Pod) -> Option<CpuSet> {
-    let own = pod.containers.iter().filter(|c| c.pool == DEDICATED).filter_map(|c| c.cpus.as_ref());
-    let all = own.fold(CpuSet::new(), |all, cpus| &all | cpus);
-    (!all.is_empty()).then_some(all)
-}
-
-fn is_numa_bound(pod: &Pod) -> bool {
-    pod.annotations.get(NUMA_BINDING).is_some_and(|value| value == "true")
-        || enhancements(&pod.annotations).0.numa_binding()
-}
-
-fn pool(level: QosLevel, pod: &Pod, flags: &mut BTreeSet<Flag>) -> PoolName {
-    let own = match level {
-        QosLevel::Shared | QosLevel::Dedicated => PoolName::Share,
-        QosLevel::Reclaimed => return PoolName::Reclaim,
-        QosLevel::System => PoolName::System,
+fn asked(container: &Container) -> Asked {
+    let role = match container.kind.as_str() {
+        "INIT" => Role::Init,
+        "EPHEMERAL" => Role::Ephemeral,
+        _ => Role::App,
     };
-    match pod.containers.iter().map(|c| c.pool.as_str()).find(|name| !name.is_empty()) {
-        Some("reserve") if level == QosLevel::System => PoolName::Reserve,
-        None | Some("share") => own,
-        Some(_) if level == QosLevel::System => own,
-        // A pool that was made for a moment, or of one NUMA node: its pods go back to where they belong.
-        Some(name)
-            if name.starts_with("isolation") || name.starts_with("share-NUMA") || name == "fallback" =>
-        {
-            own
-        }
-        Some(_) => {
-            flags.insert(Flag::PoolUnknown);
-            own
-        }
+    Asked { name: container.name.clone(), role, cpu: container.request, limit: None, memory: None }
+}
+
+/// The enhancements, which Katalyst keeps as annotations of their own, whole or taken apart. A shared pod is bound only where it
+/// was, which its pool tells.
+fn wishes(pod: &Pod) -> Wishes {
+    let apart = pod.annotations.iter().filter(|(key, _)| APART.contains(&key.as_str()));
+    let apart = apart.map(|(key, value)| (key.clone(), value.clone()));
+    let (whole, _) = enhancements(&pod.annotations);
+    let whole = whole.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let bound_nowhere =
+        pod.qos == QosLevel::Shared && pool(pod).and_then(|pool| node_of_pool(&pool)).is_none();
+    apart.chain(whole).filter(|(key, _)| !(bound_nowhere && key == NUMA_BINDING)).collect()
+}
+
+/// The pool of a shared pod. One that was made for a moment is none: its pods go back to where they belong.
+fn pool(pod: &Pod) -> Option<String> {
+    if pod.qos != QosLevel::Shared {
+        return None;
     }
+    let name = pod.containers.iter().map(|c| c.pool.as_str()).find(|name| !name.is_empty())?;
+    let for_a_moment = name.starts_with("isolation") || name == "fallback" || name == DEDICATED;
+    (!for_a_moment).then(|| name.to_owned())
 }
 
 // === impl Import ===
@@ -150,7 +170,7 @@ fn pool(level: QosLevel, pod: &Pod, flags: &mut BTreeSet<Flag>) -> PoolName {
 impl Import {
     /// How much it is.
     pub fn taken(&self) -> Taken {
-        let exclusive = |entry: &&PodEntry| matches!(entry.placement, Placement::Exclusive { .. });
+        let exclusive = |pod: &&KnownPod| !pod.own_cpus().is_empty();
         Taken {
             pods: self.pods.len(),
             exclusive: self.pods.iter().filter(exclusive).count(),

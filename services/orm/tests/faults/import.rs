@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use oxalyst_proto::orm::v1::ReconcileRequest;
 use oxalyst_proto::runtime::v1::Sandbox;
+use oxalyst_topology::CpuSet;
 
 use crate::host::{DEADLINE, Host, sandbox};
 use crate::stopped;
@@ -16,7 +17,15 @@ async fn a_node_moves_over_from_katalyst_without_being_drained() {
     let mut orm = host.start(&more).await;
     let cpus = orm.cpus().await;
     assert_eq!((cpus.len(), cpus["aaaa-bound"].as_str(), cpus["gggg-free"].as_str()), (7, "2-5", "10-11"));
-    assert_eq!(cpus["bbbb-shared"], "1,6-7,9,12-15", "what is neither reserved nor exclusive");
+    let parts =
+        ["bbbb-shared", "cccc-batch", "dddd-reclaimed"].map(|uid| cpus[uid].parse::<CpuSet>().unwrap());
+    let all = parts.iter().fold(CpuSet::new(), |all, part| &all | part);
+    assert_eq!(
+        all.to_string(),
+        "1,6-7,9,12-15",
+        "the pools divide what is neither reserved nor exclusive: {parts:?}"
+    );
+    assert_eq!(all.len(), parts.iter().map(CpuSet::len).sum::<usize>(), "{parts:?}");
     let fact = orm.status().await.unwrap().facts["import.katalyst"].clone();
     assert!(fact.starts_with("7 pods taken over, 2 of them with CPUs of their own; 1 thing"), "{fact}");
 

@@ -73,7 +73,8 @@ async fn r09_random_kill_9_loses_and_doubles_nothing_acknowledged() {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let mut books: Vec<Book> = vec![Book::default(); 3];
     let mut acknowledged = 0;
-    for round in 0..25 {
+    const ROUNDS: usize = 50;
+    for round in 0..ROUNDS {
         let mut orm = host.start(&[]).await;
         let state = orm.state().await;
         assert_disjoint(&state);
@@ -126,5 +127,6 @@ async fn r09_random_kill_9_loses_and_doubles_nothing_acknowledged() {
         }
         acknowledged += acks.load(Ordering::SeqCst);
     }
-    assert!(acknowledged > 500, "{acknowledged}");
+    println!("{ROUNDS} rounds of kill -9, {acknowledged} answers: none lost, none given twice");
+    assert!(acknowledged > 1000, "{acknowledged}");
 }

@@ -7,6 +7,8 @@ use oxalyst_ledger::{Change, Ledger, Options};
 use oxalyst_proto::orm::v1::GetStateRequest;
 use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
 
+use oxalyst_topology::CpuSet;
+
 use crate::host::{DEADLINE, Host, sandbox};
 use crate::{copy, stopped};
 
@@ -142,4 +144,64 @@ async fn r16_an_owner_that_ends_soon_is_waited_for() {
     }
     second.kill().unwrap();
     second.wait().unwrap();
+}
+
+/// Records that the version before this one wrote on sixteen CPUs, of which 0 and 8 were reserved.
+fn former_records() -> Vec<Change> {
+    let bytes = |hex: &str| -> Vec<u8> {
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    };
+    let lines = include_str!("../../testdata/former/records.hex").lines();
+    let record = |(key, hex): (&str, &str)| Change::Put(key.to_owned(), bytes(hex));
+    lines.map(|line| record(line.split_once(' ').unwrap())).collect()
+}
+
+#[tokio::test]
+async fn records_of_the_version_before_are_taken_over_once_and_keep_every_set() {
+    let host = Host::with_machine(16, 2);
+    let folder = host.dir.path().join("ledger");
+    std::fs::create_dir_all(&folder).unwrap();
+    let (mut ledger, _) = Ledger::open(&folder, Options::default()).unwrap();
+    ledger.commit(&former_records()).unwrap();
+    // What this version had written before the former one ran is older than what that one knows.
+    ledger.commit(&[Change::Put("allocation/outdated".into(), Vec::new())]).unwrap();
+    let before = ledger.generation();
+    drop(ledger);
+
+    let reserved = ["--set", "reserved_cpus=0,8"];
+    let mut orm = host.start(&reserved).await;
+    let pods = orm.state().await.pods;
+    let told = |uid: &str| {
+        let pod = pods.iter().find(|pod| pod.pod_uid == uid).unwrap_or_else(|| panic!("{uid} is lost"));
+        (pod.exclusive, pod.pool.as_str(), pod.cpus.as_str(), pod.flags.join(" "), pod.sandbox_id.as_str())
+    };
+    assert_eq!(told("bound"), (true, "", "1-4", String::new(), "bound-1"));
+    assert_eq!(told("free"), (true, "", "5-6", String::new(), "free-1"));
+    assert_eq!(told("reserved"), (false, "reserve", "0,8", String::new(), "reserved-1"));
+    assert_eq!(told("system"), (false, "system", "0-15", String::new(), "system-1"));
+    assert_eq!(told("agent"), (false, "", "0,7-15", "node-agent".into(), "agent-1"));
+    for (uid, pool, flags) in [
+        ("shared", "share", ""),
+        ("strange", "share", "qos-invalid"),
+        ("silent", "share", "no-request"),
+        ("waiting", "share", "adopted-without-room"),
+        ("reclaimed", "reclaim", ""),
+    ] {
+        let (exclusive, in_pool, cpus, said, _) = told(uid);
+        assert_eq!((exclusive, in_pool, said.as_str()), (false, pool, flags), "{uid}");
+        assert!(cpus.parse::<CpuSet>().unwrap().is_subset(&"7,9-15".parse().unwrap()), "{uid}: {cpus}");
+    }
+    assert_eq!(pods.len(), 10);
+    let state = orm.state().await;
+    stopped(orm).await;
+
+    let (ledger, _) = Ledger::open(&folder, Options::default()).unwrap();
+    assert!(ledger.generation() > before);
+    let former: Vec<&str> =
+        ledger.records().map(|(key, _)| key).filter(|key| key.starts_with("pod/")).collect();
+    assert_eq!(former, Vec::<&str>::new());
+    assert!(ledger.records().all(|(key, _)| key != "allocation/outdated"));
+    drop(ledger);
+    let mut orm = host.start(&reserved).await;
+    assert_eq!(orm.state().await.pods, state.pods);
 }

@@ -101,6 +101,12 @@ impl Allocator for Peers {
     ) -> Result<Response<AdmitReply>, Status> {
         unused()
     }
+    async fn resize_container(
+        &self,
+        _: Request<ResizeContainerRequest>,
+    ) -> Result<Response<AdmitReply>, Status> {
+        unused()
+    }
     async fn release_pod(&self, _: Request<ReleasePodRequest>) -> Result<Response<ReleasePodReply>, Status> {
         unused()
     }

@@ -1,0 +1,143 @@
+//! Every scenario with the reference NRI library as the runtime's end, on an old and a new line of it: it drives the real
+//! gateway through every event, and looks at the bytes of every answer.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    missing_docs
+)]
+
+use std::collections::BTreeSet;
+
+use integration::imitation::{CgroupLayout, Imitation, MachineLayout, Seen, Setup};
+use integration::runtime::{Resizes, Runtime};
+use integration::scenarios::World;
+use oxalyst_nri::api::Event;
+
+/// NRI 0.9: events without an answer are StateChange. A small machine with cgroup v1.
+mod nri_0_9 {
+    use super::*;
+
+    async fn run(scenario: impl AsyncFnOnce(World<Imitation>) -> World<Imitation>) {
+        on_reference("0.9", Setup::default(), scenario).await;
+    }
+
+    integration::every_scenario!(run);
+
+    #[tokio::test]
+    async fn a_resized_container_keeps_its_first_cpu() {
+        run(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
+    }
+
+    #[tokio::test]
+    async fn every_event_is_answered_in_the_librarys_own_bytes() {
+        run(async |world| every_event(world, false).await).await;
+    }
+}
+
+/// NRI 0.12: each event is a call of its own. A large machine with cgroup v2.
+mod nri_0_12 {
+    use super::*;
+
+    async fn run(scenario: impl AsyncFnOnce(World<Imitation>) -> World<Imitation>) {
+        let machine = MachineLayout::two_sockets(4);
+        let setup = Setup { machine, cgroups: CgroupLayout::V2, ..Setup::default() };
+        on_reference("0.12", setup, scenario).await;
+    }
+
+    integration::every_scenario!(run);
+
+    #[tokio::test]
+    async fn a_resized_container_keeps_its_first_cpu() {
+        run(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
+    }
+
+    #[tokio::test]
+    async fn every_event_is_answered_in_the_librarys_own_bytes() {
+        run(async |world| every_event(world, true).await).await;
+    }
+}
+
+async fn on_reference(
+    line: &str,
+    setup: Setup,
+    scenario: impl AsyncFnOnce(World<Imitation>) -> World<Imitation>,
+) {
+    let program = match integration::lab::script("reference-runtime.sh", &[line]) {
+        Ok(program) => program,
+        Err(reason) => return println!("skipped: no reference runtime here: {reason}"),
+    };
+    let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
+    let runtime = Imitation::start_reference(folder.path(), setup, &program).await.unwrap();
+    let world = World::start(folder.path(), runtime).await;
+
+    let mut world = scenario(world).await;
+
+    world.runtime.observed(|o| {
+        let differing: Vec<_> = o.seen.iter().filter(|s| s.differs.is_some() && !tells_version(s)).collect();
+        assert!(differing.is_empty(), "the reference library would have written otherwise: {differing:#?}");
+        assert!(o.seen.iter().any(|seen| seen.method == "Synchronize"), "{:?}", o.seen);
+        assert!(o.empty_cpus.is_empty(), "an empty cpuset was sent for {:?}", o.empty_cpus);
+        assert!(o.refused.is_empty(), "the kernel refused {:?}", o.refused);
+    });
+    world.mesh.stop().await.unwrap();
+    world.runtime.remove().await.unwrap();
+}
+
+/// The version of NRI in a registration, field 3: newer than NRI 0.9, which passes over it.
+fn tells_version(seen: &Seen) -> bool {
+    seen.differs.as_ref().is_some_and(|text| text.contains("RegisterPluginRequest has unknown fields: 1a"))
+}
+
+/// A pod's whole life and a resize: the library has called everything that the gateway asked for, and nothing was refused.
+async fn every_event(mut world: World<Imitation>, own_calls: bool) -> World<Imitation> {
+    let shared = world.run("web", "shared_cores", 200).await;
+    let dedicated = world.run("db", "dedicated_cores", 1000).await;
+    let own = world.allowed(&dedicated.container).await;
+    let theirs = world.allowed(&shared.container).await;
+    assert!(own.is_disjoint(&theirs), "{own} and {theirs}");
+
+    // The kubelet's in-place resize, as the runtime sees it.
+    world.runtime.update_shares(&shared.container, 300).await.unwrap();
+    world.runtime.tell(Event::PostUpdateContainer, &shared.container).await.unwrap();
+    assert_eq!(world.allowed(&shared.container).await, theirs);
+    assert_eq!(world.allowed(&dedicated.container).await, own);
+
+    world.runtime.remove_pod(&dedicated.sandbox).await.unwrap();
+    let online = world.online();
+    world.converges(&shared.container, &online).await;
+    world.runtime.remove_pod(&shared.sandbox).await.unwrap();
+
+    world.runtime.observed(|o| {
+        let failed: Vec<_> = o.calls.iter().filter(|call| call.error.is_some()).collect();
+        assert!(failed.is_empty(), "{failed:?}");
+        let seen: BTreeSet<&str> = o.seen.iter().map(|seen| seen.method.as_str()).collect();
+        let runtime = "/nri.pkg.api.v1alpha1.Runtime/";
+        let mut wanted: BTreeSet<String> =
+            ["Configure", "Synchronize", "CreateContainer", "UpdateContainer", "StopContainer"]
+                .into_iter()
+                .map(str::to_owned)
+                .chain(["RegisterPlugin", "UpdateContainers"].map(|call| format!("{runtime}{call}")))
+                .collect();
+        let events = [
+            "RunPodSandbox",
+            "PostCreateContainer",
+            "StartContainer",
+            "PostStartContainer",
+            "PostUpdateContainer",
+            "RemoveContainer",
+            "StopPodSandbox",
+            "RemovePodSandbox",
+        ];
+        if own_calls {
+            wanted.extend(events.map(str::to_owned));
+        } else {
+            wanted.insert("StateChange".to_owned());
+        }
+        let missing: Vec<_> = wanted.iter().filter(|method| !seen.contains(method.as_str())).collect();
+        assert!(missing.is_empty(), "not called: {missing:?}; called: {seen:?}");
+    });
+    world
+}

@@ -1,0 +1,205 @@
+//! What is told of pods that run: their specs, and containers that are to have more or less.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use actix::{Handler, Message, MessageResult};
+use oxalyst_planner::decision::Step;
+use oxalyst_planner::plan::{Reason, Refusal, Rule};
+use oxalyst_planner::pods::{self, PodRequest, Request, Resize};
+use oxalyst_proto::orm::v1 as orm;
+use oxalyst_proto::orm::v1::PlacementEvent;
+
+use super::{Admitted, Allocations, Occasion};
+use crate::resize::{self, Told};
+use crate::{clock, wire};
+
+/// The specs of pods are new, or others than before.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct SpecsTold(pub Vec<SpecTold>);
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub struct SpecTold {
+    /// What it asked for before; `None`: not known.
+    pub before: Option<PodRequest>,
+    /// What it asks for. The sandbox counts as the current one.
+    pub now: PodRequest,
+}
+
+/// The runtime is told of other resources for a container.
+#[derive(Debug, Message)]
+#[rtype(result = "Admitted")]
+pub struct ResizeContainer {
+    /// Which, and of what.
+    pub told: Told,
+    /// Past this time, milliseconds since the Unix epoch, nothing may be committed; 0: no such time.
+    pub deadline_unix_ms: i64,
+    /// When it came.
+    pub occasion: Occasion,
+}
+
+/// What specs ask for and could not be given, by pod: tried again until there is room, or the spec asks for something else.
+pub(super) type Unmet = BTreeMap<String, PodRequest>;
+
+impl Handler<SpecsTold> for Allocations {
+    type Result = ();
+
+    fn handle(&mut self, SpecsTold(specs): SpecsTold, _: &mut Self::Context) {
+        for SpecTold { before, now } in specs {
+            self.refine(&now);
+            self.unmet.remove(&now.uid);
+            self.follow_spec(before.as_ref(), now, true);
+        }
+    }
+}
+
+impl Handler<ResizeContainer> for Allocations {
+    type Result = MessageResult<ResizeContainer>;
+
+    fn handle(
+        &mut self,
+        ResizeContainer { told, deadline_unix_ms, occasion }: ResizeContainer,
+        _: &mut Self::Context,
+    ) -> Self::Result {
+        let uid = told.uid.clone();
+        let pod = self.state.pods.get(&uid).cloned();
+        let outcome = resize::by_runtime(pod.as_deref(), &told).and_then(|resize| {
+            if deadline_unix_ms > 0 && clock::unix_ms() > deadline_unix_ms {
+                let message = "the deadline has passed: nobody waits".to_owned();
+                let (reason, rule) = (Reason::Expired, Rule::Deadline);
+                let refusal = Refusal { reason, rule, message, asked: told.cpu, free: Vec::new() };
+                if let Some(resize) = resize {
+                    self.note_refused(resize, Some(refusal.clone()), occasion);
+                }
+                return Err(refusal);
+            }
+            resize.map(|resize| self.resize(resize, true, occasion)).transpose()
+        });
+        MessageResult(match outcome {
+            Ok(event) => {
+                if event.is_some() {
+                    // Whatever the spec asked for before, the kubelet wants this now.
+                    self.unmet.remove(&uid);
+                }
+                self.resized(&uid, event)
+            }
+            Err(refusal) => {
+                tracing::info!(uid, container = told.container, reason = %refusal.reason, "a resize is refused: {refusal}");
+                self.metrics.refused(refusal.reason);
+                orm::AdmitReply {
+                    generation: self.ledger.generation(),
+                    outcome: Some(orm::admit_reply::Outcome::Refused(wire::refusal(&refusal))),
+                    changed: Vec::new(),
+                    pools: wire::pools(&self.state, &self.view()),
+                }
+            }
+        })
+    }
+}
+
+// === impl Allocations ===
+
+impl Allocations {
+    /// What specs asked for and could not be given, again.
+    pub(super) fn meet(&mut self) {
+        for (uid, now) in std::mem::take(&mut self.unmet) {
+            if self.state.pods.contains_key(&uid) {
+                self.follow_spec(None, now, false);
+            }
+        }
+    }
+
+    /// The pod's containers, one by one, in place of its total.
+    fn refine(&mut self, now: &PodRequest) {
+        let occasion = Occasion::now();
+        let plan = pods::refine(&self.state, &self.machine, &self.rules, now);
+        if plan.is_empty() {
+            return;
+        }
+        tracing::debug!(uid = now.uid, containers = now.containers.len(), "the pod is known by its spec");
+        if let Err(e) = self.settle(plan, Step::Refine(now.clone()), occasion) {
+            tracing::warn!(error = %e, uid = now.uid, "the pod's spec cannot be taken up");
+        }
+    }
+
+    fn follow_spec(&mut self, before: Option<&PodRequest>, now: PodRequest, first: bool) {
+        let Some(pod) = self.state.pods.get(&now.uid) else { return };
+        let mut met = true;
+        for resize in resize::by_spec(pod, before, &now) {
+            let container = resize.container.clone();
+            match self.resize(resize, first, Occasion::now()) {
+                Ok(_) => tracing::info!(uid = now.uid, container, "resized as its spec asks"),
+                Err(refusal) => {
+                    met = false;
+                    if first {
+                        self.metrics.refused(refusal.reason);
+                        tracing::warn!(
+                            uid = now.uid, container, reason = %refusal.reason,
+                            "the container keeps what it has, its spec asks for something else: {refusal}"
+                        );
+                    }
+                }
+            }
+        }
+        if !met {
+            self.unmet.insert(now.uid.clone(), now);
+        }
+    }
+
+    /// Makes the resize durable and true. The set of a container that grows is told to nobody before that. A refusal is remembered
+    /// if it is `news`, and not each time that it is tried again.
+    fn resize(
+        &mut self,
+        resize: Resize,
+        news: bool,
+        occasion: Occasion,
+    ) -> Result<Arc<PlacementEvent>, Refusal> {
+        let asked = resize.cpu;
+        let request = Request::Resize(resize.clone());
+        let plan = match pods::plan(&self.state, &self.machine, &self.rules, &request) {
+            Ok(plan) => plan,
+            Err(refusal) => {
+                if news {
+                    self.note_refused(resize, None, occasion);
+                }
+                return Err(Refusal { asked, ..refusal });
+            }
+        };
+        let arrived = occasion.clone();
+        self.settle(plan, Step::Whole(request), occasion).map_err(|e| {
+            let refusal = Refusal {
+                reason: Reason::Storage,
+                rule: Rule::Durable,
+                message: format!("CPUs are given exclusively only when that is durable, and it is not: {e}"),
+                asked,
+                free: pods::free_per_node(&self.state, &self.view()),
+            };
+            if news {
+                self.note_refused(resize, Some(refusal.clone()), arrived);
+            }
+            refusal
+        })
+    }
+
+    /// What is refused changes nothing: it was planned on what is held now.
+    fn note_refused(&self, resize: Resize, overruled: Option<Refusal>, occasion: Occasion) {
+        let now = (self.state.clone(), self.ledger.generation());
+        self.note(now, Step::Whole(Request::Resize(resize)), overruled, occasion);
+    }
+
+    fn resized(&self, uid: &str, event: Option<Arc<PlacementEvent>>) -> orm::AdmitReply {
+        let placed = wire::placement(&self.state, &self.view(), uid);
+        let (changed, pools) = match event {
+            Some(event) => (event.placed.clone(), event.pools.clone()),
+            None => (Vec::new(), wire::pools(&self.state, &self.view())),
+        };
+        orm::AdmitReply {
+            generation: self.ledger.generation(),
+            outcome: placed.map(orm::admit_reply::Outcome::Placed),
+            changed,
+            pools,
+        }
+    }
+}

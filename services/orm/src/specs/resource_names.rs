@@ -1,0 +1,191 @@
+//! Under which names CPUs and memory are asked for.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use oxalyst_units::{Bytes, MilliCpu};
+
+use super::Amounts;
+
+/// The resource of CPUs.
+const CPU: &str = "cpu";
+/// The resource of memory.
+const MEMORY: &str = "memory";
+/// How names of resources end that are counted in thousandths of a CPU.
+const MILLI: &str = "millicpu";
+
+/// Names of resources, each with the resource that is meant: `cpu` or `memory`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceNames(BTreeMap<String, &'static str>);
+
+/// Something that is no map of names.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResourceNamesError {
+    /// Not of the form `name=name`.
+    #[error(
+        "orm_resource_names_map has {0:?}: write requested-name=cpu or requested-name=memory, separated by commas"
+    )]
+    NoPair(String),
+    /// Mapped to something that is not served.
+    #[error("orm_resource_names_map maps {name:?} to {to:?}: only cpu and memory are served")]
+    Unserved {
+        /// The requested name.
+        name: String,
+        /// What it is mapped to.
+        to: String,
+    },
+    /// The same name twice.
+    #[error("orm_resource_names_map names {0:?} twice")]
+    Twice(String),
+}
+
+/// A container asks for one resource under two names.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("asks for {resource} under two names, {first} and {second}: keep one of them")]
+pub struct NamedTwice {
+    resource: &'static str,
+    first: String,
+    second: String,
+}
+
+// === impl ResourceNames ===
+
+impl fmt::Display for ResourceNames {
+    /// As [`ResourceNames::parse`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: Vec<_> = self.0.iter().map(|(name, means)| format!("{name}={means}")).collect();
+        f.write_str(&pairs.join(","))
+    }
+}
+
+impl Default for ResourceNames {
+    /// The names by which Katalyst's scheduler gives out reclaimed CPUs and memory.
+    fn default() -> Self {
+        let names = [("reclaimed_millicpu", CPU), ("reclaimed_memory", MEMORY)];
+        Self(names.map(|(name, means)| (format!("resource.katalyst.kubewharf.io/{name}"), means)).into())
+    }
+}
+
+impl ResourceNames {
+    /// Reads `requested-name=name` pairs, separated by commas; an empty text maps nothing.
+    ///
+    /// # Errors
+    /// The first pair that cannot be understood.
+    pub fn parse(text: &str) -> Result<Self, ResourceNamesError> {
+        let mut names = BTreeMap::new();
+        for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+            let no_pair = || ResourceNamesError::NoPair(pair.to_owned());
+            let (name, to) = pair.split_once('=').ok_or_else(no_pair)?;
+            let (name, to) = (name.trim().to_owned(), to.trim());
+            if name.is_empty() {
+                return Err(no_pair());
+            }
+            let means = match to {
+                CPU => CPU,
+                MEMORY => MEMORY,
+                _ => return Err(ResourceNamesError::Unserved { name, to: to.to_owned() }),
+            };
+            if names.contains_key(&name) {
+                return Err(ResourceNamesError::Twice(name));
+            }
+            names.insert(name, means);
+        }
+        Ok(Self(names))
+    }
+
+    /// CPUs that are asked for, under whatever name. Names that end in `millicpu` count thousandths, others CPUs.
+    ///
+    /// # Errors
+    /// They are asked for under two names.
+    pub fn cpu(&self, amounts: &Amounts) -> Result<Option<MilliCpu>, NamedTwice> {
+        let plain = amounts.cpu.map(|cpu| (CPU, cpu));
+        let milli = |name: &str, n: u64| if name.ends_with(MILLI) { n } else { n.saturating_mul(1000) };
+        let mapped = self.mapped(amounts, CPU).map(|(name, n)| (name, MilliCpu(milli(name, n))));
+        one(CPU, plain.into_iter().chain(mapped))
+    }
+
+    /// Memory that is asked for, under whatever name, in bytes.
+    ///
+    /// # Errors
+    /// It is asked for under two names.
+    pub fn memory(&self, amounts: &Amounts) -> Result<Option<Bytes>, NamedTwice> {
+        let plain = amounts.memory.map(|bytes| (MEMORY, bytes));
+        let mapped = self.mapped(amounts, MEMORY).map(|(name, n)| (name, Bytes(n)));
+        one(MEMORY, plain.into_iter().chain(mapped))
+    }
+
+    fn mapped<'a>(&self, amounts: &'a Amounts, means: &'static str) -> impl Iterator<Item = (&'a str, u64)> {
+        let names = amounts.extended.iter().filter(move |(name, _)| self.0.get(*name) == Some(&means));
+        names.map(|(name, n)| (name.as_str(), *n))
+    }
+}
+
+fn one<'a, T>(
+    resource: &'static str,
+    mut asked: impl Iterator<Item = (&'a str, T)>,
+) -> Result<Option<T>, NamedTwice> {
+    match (asked.next(), asked.next()) {
+        (Some((first, _)), Some((second, _))) => {
+            Err(NamedTwice { resource, first: first.to_owned(), second: second.to_owned() })
+        }
+        (first, _) => Ok(first.map(|(_, amount)| amount)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLICPU: &str = "resource.katalyst.kubewharf.io/reclaimed_millicpu";
+
+    fn asks(extended: &[(&str, u64)]) -> Amounts {
+        let extended = extended.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+        Amounts { extended, ..Amounts::default() }
+    }
+
+    #[test]
+    fn o1_two_thousand_reclaimed_millicpu_are_two_cpus() {
+        let names = ResourceNames::parse(&format!("{MILLICPU}=cpu")).unwrap();
+        assert_eq!(names.cpu(&asks(&[(MILLICPU, 2000)])), Ok(Some(MilliCpu(2000))));
+        assert_eq!(ResourceNames::default().cpu(&asks(&[(MILLICPU, 2000)])), Ok(Some(MilliCpu(2000))));
+    }
+
+    #[test]
+    fn o2_a_resource_under_two_names_is_a_fault_that_names_both() {
+        let both = Amounts { cpu: Some(MilliCpu(1000)), ..asks(&[(MILLICPU, 2000)]) };
+        let fault = ResourceNames::default().cpu(&both).unwrap_err().to_string();
+        assert!(fault.contains("cpu") && fault.contains(MILLICPU), "{fault}");
+    }
+
+    #[test]
+    fn a_name_that_is_not_mapped_means_nothing_here() {
+        let none = ResourceNames::parse("").unwrap();
+        let both = Amounts { cpu: Some(MilliCpu(1000)), ..asks(&[(MILLICPU, 2000)]) };
+        assert_eq!(none.cpu(&both), Ok(Some(MilliCpu(1000))));
+        assert_eq!(none.cpu(&asks(&[(MILLICPU, 2000)])), Ok(None));
+    }
+
+    #[test]
+    fn a_name_in_whole_cpus_counts_whole_cpus_and_memory_counts_bytes() {
+        let names = ResourceNames::parse("vendor.io/core = cpu, vendor.io/mem=memory").unwrap();
+        let asked = asks(&[("vendor.io/core", 3), ("vendor.io/mem", 4096)]);
+        assert_eq!(names.cpu(&asked), Ok(Some(MilliCpu(3000))));
+        assert_eq!(names.memory(&asked), Ok(Some(Bytes(4096))));
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let names = ResourceNames::default();
+        assert_eq!(ResourceNames::parse(&names.to_string()), Ok(names));
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_named() {
+        for (text, named) in
+            [("cpu", "\"cpu\""), ("=cpu", "\"=cpu\""), ("a=gpu", "\"gpu\""), ("a=cpu,a=cpu", "twice")]
+        {
+            let error = ResourceNames::parse(text).unwrap_err().to_string();
+            assert!(error.contains(named) && error.starts_with("orm_resource_names_map"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Containers join under the dynamic policy.
+
+use super::{Asked, Pod, Refusal, Role, Rules, State, Trace, join::unaligned, refuse};
+use crate::{
+    plan::{Reason, Rule},
+    policy::{self, ContainerId, ContainerKind, Kind, Options, Wishes, memory},
+    topology_manager::{Containers, Hint, Merged, Policy, Provider, Subject},
+};
+use oxalyst_qos::QosLevel;
+use oxalyst_topology::{Machine, NumaMask};
+use oxalyst_units::{Bytes, MilliCpu};
+use std::{collections::BTreeMap, sync::Arc};
+
+pub(super) const CPU: &str = "cpu";
+pub(super) const MEMORY: &str = "memory";
+
+/// What joining works on: the state as it comes to be.
+pub(super) struct Joining<'a> {
+    pub(super) after: &'a mut State,
+    pub(super) machine: &'a Machine,
+    pub(super) options: &'a Options,
+    pub(super) memory_options: memory::Options,
+    pub(super) supply: memory::Supply,
+    pub(super) pod: &'a Pod,
+    pub(super) resize: bool,
+}
+
+/// Gives the main container its place, and then the others theirs beside it. Plain init and ephemeral containers have no entry:
+/// they run where the main container does.
+pub(super) fn join(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    options: &Options,
+    pod: &Pod,
+    new: &[Asked],
+    trace: &mut Trace,
+) -> Result<(), Refusal> {
+    let has_entry =
+        |asked: &&Asked| pod.is_main(&asked.name) || matches!(asked.role, Role::App | Role::RestartableInit);
+    let mut order: Vec<Asked> = new.iter().filter(has_entry).cloned().collect();
+    order.sort_by_key(|asked| !pod.is_main(&asked.name));
+    let mut joining = Joining::new(after, machine, rules, options, pod);
+    let policy = joining.topology(rules);
+    trace
+        .align(rules.scope, &policy, &rules.nodes(machine), &order, &mut joining)
+        .map_err(|error| unaligned(error, rules, pod, &order))?;
+    after.note_total(pod);
+    Ok(())
+}
+
+// === impl Joining ===
+
+impl<'a> Joining<'a> {
+    pub(super) fn new(
+        after: &'a mut State,
+        machine: &'a Machine,
+        rules: &Rules,
+        options: &'a Options,
+        pod: &'a Pod,
+    ) -> Self {
+        Self {
+            after,
+            machine,
+            options,
+            memory_options: rules.memory_options(),
+            supply: rules.supply(machine),
+            pod,
+            resize: false,
+        }
+    }
+
+    /// A bound container needs NUMA nodes: where nothing is to be aligned, the best of its hints.
+    pub(super) fn topology(&self, rules: &Rules) -> Policy {
+        match &rules.topology {
+            Policy::None if self.pod.served_wishes().numa_binding() => Policy::BestEffort,
+            policy => policy.clone(),
+        }
+    }
+
+    pub(super) fn cpu_request(&self, asked: &Asked) -> policy::Request {
+        let kind = self.pod.kind(asked);
+        let mut cpu = asked.cpu.unwrap_or_default();
+        if kind == ContainerKind::Main && self.pod.served == QosLevel::Dedicated && cpu.0 == 0 {
+            cpu = self.pod.total_cpu();
+        }
+        policy::Request {
+            id: ContainerId::new(self.pod.uid.as_str(), asked.name.as_str()),
+            pod_name: self.pod.full_name(),
+            kind,
+            qos: self.pod.served,
+            wishes: self.pod.served_wishes(),
+            cpu,
+            pod_cpu: self.declared(kind, cpu),
+            resize: self.resize,
+            debug: false,
+            running: false,
+        }
+    }
+
+    /// Of a bound shared pod, what all its containers ask for together: they must fit on one node.
+    fn declared(&self, kind: ContainerKind, cpu: MilliCpu) -> Option<MilliCpu> {
+        let counts = kind == ContainerKind::Main && self.pod.is_bound_shared();
+        Some(self.pod.total_cpu()).filter(|total| counts && *total > cpu)
+    }
+
+    pub(super) fn memory_request(&self, asked: &Asked) -> memory::Request {
+        let kind = self.pod.kind(asked);
+        let wishes = self.pod.served_wishes();
+        // All of a bound pod's memory comes from the nodes that it is bound to.
+        let whole = kind == ContainerKind::Main && wishes.numa_binding();
+        let bytes = if whole { self.pod.total_memory() } else { asked.memory.unwrap_or_default() };
+        memory::Request {
+            id: ContainerId::new(self.pod.uid.as_str(), asked.name.as_str()),
+            kind,
+            qos: self.pod.served,
+            wishes,
+            bytes: [(memory::Resource::Memory, bytes)].into_iter().filter(|(_, b)| *b > Bytes(0)).collect(),
+            cpu_nodes: None,
+            resize: self.resize,
+            debug: false,
+        }
+    }
+
+    pub(super) fn providers(&self, asked: &Asked) -> Result<Vec<Provider>, Refusal> {
+        if self.pod.kind(asked) != ContainerKind::Main {
+            return Ok(Vec::new());
+        }
+        let mut request = self.cpu_request(asked);
+        if self.pod.served == QosLevel::Shared {
+            // The others of the pod come after it, and must find room as well.
+            request.pod_cpu = Some(self.pod.total_cpu()).filter(|total| *total > request.cpu);
+        }
+        let mut provider = BTreeMap::new();
+        if request.aggregated() > MilliCpu(0) || request.wishes.numa_binding() {
+            let hints = policy::hints(&self.after.cpus, self.options, self.machine, &request);
+            provider.insert(CPU.to_owned(), hints.map_err(refused(Rule::CpuRoom))?);
+        }
+        let request = self.memory_request(asked);
+        // How much memory reclaimed pods may have is advice. Without any it is no reason to refuse one.
+        let unadvised = request.qos == QosLevel::Reclaimed && self.memory_options.numa_headroom.is_empty();
+        if !request.bytes.is_empty() && !unadvised {
+            let hints = memory::hints(
+                &self.after.memory,
+                &self.memory_options,
+                &self.supply,
+                self.machine,
+                &request,
+                memory::Resource::Memory,
+            );
+            provider.insert(MEMORY.to_owned(), hints.map_err(refused(Rule::MemoryRoom))?);
+        }
+        Ok(if provider.is_empty() { Vec::new() } else { vec![provider] })
+    }
+
+    pub(super) fn place_cpus(&mut self, asked: &Asked, hint: &Hint) -> Result<(), Refusal> {
+        let request = self.cpu_request(asked);
+        let placed = policy::place(&self.after.cpus, self.options, self.machine, &request, Some(hint));
+        self.after.cpus.apply(&placed.map_err(refused(Rule::Placement))?.changes);
+        Ok(())
+    }
+
+    pub(super) fn place_memory(&mut self, asked: &Asked, hint: &Hint) -> Result<(), Refusal> {
+        let mut request = self.memory_request(asked);
+        if request.qos == QosLevel::Dedicated && !request.wishes.numa_binding() {
+            let cpus = self.after.cpus.containers.get(&request.id).map(|container| container.cpus.clone());
+            request.cpu_nodes = cpus.map(|cpus| self.machine.nodes_of(&cpus));
+        }
+        let placed = memory::place(&self.after.memory, &self.supply, self.machine, &request, Some(hint));
+        self.after.memory.apply(&placed.map_err(refused(Rule::Placement))?.changes);
+        Ok(())
+    }
+
+    /// The hint for memory: its own, else that of the CPUs; of a reclaimed pod the node that its CPUs were bound to.
+    pub(super) fn memory_hint(&self, asked: &Asked, merged: &Merged) -> Hint {
+        let hint = merged.hint(MEMORY);
+        if hint.mask.is_some() {
+            return hint;
+        }
+        if self.pod.served != QosLevel::Reclaimed {
+            return merged.hint(CPU);
+        }
+        let id = ContainerId::new(self.pod.uid.as_str(), asked.name.as_str());
+        let node = self.after.cpus.containers.get(&id).and_then(|own| own.numa_hint);
+        node.map_or(Hint::anywhere(true), |node| Hint::on(NumaMask::only(node), true))
+    }
+}
+
+impl Containers<Asked> for Joining<'_> {
+    type Error = Refusal;
+
+    fn hints(&mut self, subject: Subject<'_, Asked>) -> Result<Vec<Provider>, Refusal> {
+        match subject {
+            Subject::Container(asked) => self.providers(asked),
+            // One set a pod: its totals are its main container's.
+            Subject::Pod(all) => all.first().map_or_else(|| Ok(Vec::new()), |main| self.providers(main)),
+        }
+    }
+
+    fn place(&mut self, asked: &Asked, merged: &Merged) -> Result<(), Refusal> {
+        self.place_cpus(asked, &merged.hint(CPU))?;
+        self.place_memory(asked, &self.memory_hint(asked, merged))
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Keeps what a bound shared pod declares on its main container in step with its containers.
+    pub(super) fn note_total(&mut self, pod: &Pod) {
+        let main = ContainerId::new(pod.uid.as_str(), pod.main.as_str());
+        let Some(entry) = self.cpus.containers.get_mut(&main).filter(|_| pod.is_bound_shared()) else {
+            return;
+        };
+        let declared = Some(pod.total_cpu()).filter(|total| *total > entry.request);
+        if entry.pod_request != declared {
+            Arc::make_mut(entry).pod_request = declared;
+        }
+    }
+}
+
+// === impl Pod ===
+
+impl Pod {
+    fn is_bound_shared(&self) -> bool {
+        self.served == QosLevel::Shared && self.served_wishes().numa_binding()
+    }
+
+    /// What it wishes, as far as its level as served goes.
+    pub(super) fn served_wishes(&self) -> Wishes {
+        if self.served == self.qos { self.wishes.clone() } else { Wishes::default() }
+    }
+}
+
+/// A refusal of the policy.
+fn refused(rule: Rule) -> impl FnOnce(policy::Refusal) -> Refusal {
+    move |refusal| {
+        let rule = if refusal.starves_others { Rule::OthersKeepCpus } else { rule };
+        refuse(reason(refusal.kind), rule, refusal.message)
+    }
+}
+
+const fn reason(kind: Kind) -> Reason {
+    match kind {
+        Kind::Insufficient => Reason::Insufficient,
+        Kind::Affinity => Reason::Affinity,
+        Kind::Invalid => Reason::Invalid,
+        Kind::Unsupported => Reason::Unsupported,
+    }
+}

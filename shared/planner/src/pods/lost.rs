@@ -1,0 +1,130 @@
+//! The machine, its memory or the reserved CPUs are others than before.
+
+use super::{CpuPolicy, Pod, PodRequest, Rules, State, Trace, join, settled};
+use crate::{
+    plan::Flag,
+    policy::{ContainerId, SHARE, Wishes},
+};
+use oxalyst_qos::QosLevel;
+use oxalyst_topology::{CpuSet, Machine};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Exclusive sets keep what is online of them. Who has nothing left is placed anew, and where there is no room for that runs in
+/// the shared pool, flagged; so does who was bound to a NUMA node that has no CPU any more.
+pub(super) fn take_up(after: &mut State, machine: &Machine, rules: &Rules, reserved: Option<&CpuSet>) {
+    if let Some(reserved) = reserved {
+        after.cpus.reserved.clone_from(reserved);
+    }
+    take_up_memory(after, machine, rules);
+    settled::settle(after, machine, rules);
+    for (_, uid, lost) in in_order(after, machine) {
+        let Some(pod) = after.pods.get(&uid).cloned() else { continue };
+        place_anew(after, machine, rules, &pod, &lost);
+    }
+    settled::settle(after, machine, rules);
+}
+
+/// Pods of which containers have lost all their CPUs, the oldest first.
+fn in_order(state: &State, machine: &Machine) -> Vec<(i64, String, BTreeSet<String>)> {
+    let node_is_gone = |id: u32| machine.node(id).is_none_or(|node| node.cpus.is_empty());
+    let mut lost: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for (id, own) in &state.cpus.containers {
+        let set = own.qos == QosLevel::Dedicated && own.cpus.is_disjoint(machine.online());
+        let node = own.is_bound_shared() && own.numa_hint.is_some_and(node_is_gone);
+        if set || node {
+            lost.entry(&id.pod).or_default().insert(id.container.to_string());
+        }
+    }
+    let since = |uid: &str| state.pods.get(uid).map_or(0, |pod| pod.since_unix_ms);
+    let mut order: Vec<_> = lost.into_iter().map(|(uid, lost)| (since(uid), uid.to_owned(), lost)).collect();
+    order.sort();
+    order
+}
+
+fn place_anew(after: &mut State, machine: &Machine, rules: &Rules, pod: &Arc<Pod>, lost: &BTreeSet<String>) {
+    let flag = if pod.served == QosLevel::Dedicated || matches!(rules.cpu_policy, CpuPolicy::Native(_)) {
+        Flag::CpuOffline
+    } else {
+        Flag::NumaBindingLost
+    };
+    // Under the dynamic policy all containers follow the main one.
+    let whole = matches!(rules.cpu_policy, CpuPolicy::Dynamic(_));
+    let moves = |name: &str| whole || lost.contains(name);
+    let (moving, staying): (Vec<_>, Vec<_>) =
+        pod.containers.iter().cloned().partition(|container| moves(&container.name));
+    let mut attempt = after.clone();
+    attempt.drop_containers(&pod.uid, moves);
+    attempt.change_pod(&pod.uid, |pod| {
+        pod.containers = staying;
+        pod.flags.insert(flag);
+    });
+    let request = PodRequest {
+        uid: pod.uid.clone(),
+        sandbox_id: pod.sandbox_id.clone(),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        qos: pod.qos,
+        class: pod.class,
+        wishes: pod.wishes.clone(),
+        node_agent: pod.node_agent,
+        told: pod.told.clone(),
+        flags: BTreeSet::new(),
+        containers: moving,
+        now_unix_ms: pod.since_unix_ms,
+    };
+    if join::admit(&mut attempt, machine, rules, &request, &mut Trace::off()).is_ok() {
+        // The order in which they were told is kept.
+        attempt.change_pod(&pod.uid, |known| known.containers.clone_from(&pod.containers));
+        *after = attempt;
+        return;
+    }
+    to_shared(after, pod, flag, moves);
+    settled::settle(after, machine, rules);
+}
+
+fn to_shared(after: &mut State, pod: &Pod, flag: Flag, moves: impl Fn(&str) -> bool) {
+    after.change_pod(&pod.uid, |pod| {
+        pod.served = QosLevel::Shared;
+        // A dedicated pod is to get a set as it wished once there is room.
+        if pod.qos != QosLevel::Dedicated {
+            pod.wishes = Wishes::default();
+        }
+        pod.flags.insert(flag);
+    });
+    let concerned = |id: &ContainerId| *id.pod == *pod.uid && moves(&id.container);
+    for (_, own) in after.cpus.containers.iter_mut().filter(|(id, _)| concerned(id)) {
+        let own = Arc::make_mut(own);
+        own.qos = QosLevel::Shared;
+        own.wishes = Wishes::default();
+        own.owner = Some(SHARE.to_owned());
+        own.ramp_up = false;
+        own.baseline = CpuSet::new();
+        own.numa_hint = None;
+        own.pod_request = None;
+    }
+    for (_, own) in after.memory.containers.iter_mut().filter(|(id, _)| concerned(id)) {
+        let own = Arc::make_mut(own);
+        own.qos = QosLevel::Shared;
+        own.wishes = Wishes::default();
+        own.taken = BTreeMap::new();
+        own.bound_to = None;
+    }
+}
+
+/// A pod that has its nodes for itself has all of what they have now.
+fn take_up_memory(after: &mut State, machine: &Machine, rules: &Rules) {
+    let supply = rules.supply(machine);
+    if !after.memory.containers.values().any(|own| own.is_exclusive()) {
+        return;
+    }
+    for own in after.memory.containers.values_mut().filter(|own| own.is_exclusive()) {
+        for (resource, taken) in &mut Arc::make_mut(own).taken {
+            for (node, bytes) in taken {
+                *bytes = supply.allocatable(*node, *resource);
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Who runs where: derived from the state and the machine.
+
+use super::{Pod, Role, State, pool::SYSTEM};
+use crate::{
+    plan::{Flag, NumaFree},
+    policy::{Container, ContainerId, INTERRUPT, RESERVE},
+};
+use oxalyst_qos::QosLevel;
+use oxalyst_topology::{CpuSet, Machine, NumaMask};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where the containers of a pod run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPlacement {
+    /// Pod uid.
+    pub uid: String,
+    /// Its containers in the order in which they were told.
+    pub containers: Vec<ContainerPlacement>,
+}
+
+/// Where one container runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerPlacement {
+    /// Its name.
+    pub name: String,
+    /// What it is to its pod.
+    pub role: Role,
+    /// The pool whose CPUs it runs on; `None` for an exclusive set and for node agents.
+    pub pool: Option<String>,
+    /// Its CPUs: online, never empty while any CPU is.
+    pub cpus: CpuSet,
+    /// Its NUMA nodes for memory; never empty.
+    pub mems: NumaMask,
+    /// Whether the CPUs are its pod's own.
+    pub exclusive: bool,
+    /// Deviations from what was asked, those of its pod included.
+    pub flags: BTreeSet<Flag>,
+}
+
+/// A state on a machine, as placements see it.
+pub(super) struct Seen<'a> {
+    state: &'a State,
+    machine: &'a Machine,
+    exclusive: CpuSet,
+    /// For node agents, and whether they run on CPUs of others.
+    agent: (CpuSet, bool),
+    /// For those whose own CPUs are gone.
+    refuge: CpuSet,
+    mems: NumaMask,
+}
+
+// === impl Seen ===
+
+impl<'a> Seen<'a> {
+    pub(super) fn of(state: &'a State, machine: &'a Machine) -> Self {
+        let exclusive = state.cpus.exclusive();
+        let schedulable = first([machine.online() - machine.isolated(), machine.online().clone()]);
+        let open = machine.online() - machine.isolated() - &exclusive;
+        let reserved = machine.online() & &state.cpus.reserved;
+        let agent = if open.is_empty() {
+            (first([reserved, schedulable.clone()]), true)
+        } else {
+            (open.clone(), false)
+        };
+        let refuge = first([&open - &state.cpus.reserved, open, schedulable]);
+        let mems = state.memory.common_mems(machine);
+        Self { state, machine, exclusive, agent, refuge, mems }
+    }
+
+    /// Whether all of what follows for a pod from others than itself is the same.
+    pub(super) fn is_same_ground(&self, other: &Self) -> bool {
+        let pools = |seen: &Self| seen.state.cpus.pools.keys().map(String::as_str).collect::<Vec<_>>();
+        self.agent == other.agent
+            && self.refuge == other.refuge
+            && self.mems == other.mems
+            && self.state.cpus.reserved == other.state.cpus.reserved
+            && pools(self) == pools(other)
+    }
+
+    pub(super) fn pod(&self, pod: &Pod) -> PodPlacement {
+        let containers =
+            pod.containers.iter().map(|container| self.container(pod, &container.name, container.role));
+        PodPlacement { uid: pod.uid.clone(), containers: containers.collect() }
+    }
+
+    fn container(&self, pod: &Pod, name: &str, role: Role) -> ContainerPlacement {
+        let mut flags = pod.flags.clone();
+        let own = ContainerId::new(pod.uid.as_str(), name);
+        let main = (*own.container != *pod.main)
+            .then(|| ContainerId { pod: own.pod.clone(), container: pod.main.as_str().into() });
+        let cpus = &self.state.cpus.containers;
+        let entry = cpus.get(&own).or_else(|| main.as_ref().and_then(|main| cpus.get(main)));
+        let memory = &self.state.memory.containers;
+        let memory = memory.get(&own).or_else(|| main.as_ref().and_then(|main| memory.get(main)));
+        let with_memory = self.machine.memory_nodes();
+        let told = memory.map(|memory| &memory.mems & &with_memory).unwrap_or_default();
+        let all = || self.machine.nodes().iter().map(|node| node.id).collect();
+        let mems = [told, self.mems.clone(), with_memory].into_iter().find(|mask| !mask.is_empty());
+        let mut placement = ContainerPlacement {
+            name: name.to_owned(),
+            role,
+            pool: None,
+            cpus: CpuSet::new(),
+            mems: mems.unwrap_or_else(all),
+            exclusive: false,
+            flags: BTreeSet::new(),
+        };
+        if let Some(entry) = entry {
+            placement.cpus = &entry.cpus & self.machine.online();
+            let own = entry.qos == QosLevel::Dedicated;
+            if own && !entry.cpus.is_subset(self.machine.online()) {
+                flags.insert(Flag::CpuOffline);
+            }
+            if own && !entry.cpus.is_disjoint(&self.state.cpus.reserved) {
+                flags.insert(Flag::OnReserved);
+            }
+            let home = own.then_some(entry.numa_hint).flatten().map(NumaMask::only);
+            let nodes = self.machine.nodes_of(&placement.cpus);
+            if home.is_some_and(|home| !nodes.is_empty() && nodes != home) {
+                flags.insert(Flag::NumaBindingSpans);
+            }
+            placement.exclusive = own && !placement.cpus.is_empty();
+            if !own {
+                placement.pool = Some(self.pool_of(entry, &mut flags).to_owned());
+            }
+            if placement.cpus.is_empty() {
+                placement.cpus.clone_from(&self.refuge);
+                flags.insert(Flag::PoolEmpty);
+            }
+        } else {
+            let (cpus, overlaps) = &self.agent;
+            placement.cpus.clone_from(cpus);
+            if *overlaps {
+                flags.insert(Flag::NodeAgentOverlaps);
+            }
+        }
+        placement.flags = flags;
+        placement
+    }
+
+    /// A system container that names no pool, or one that there is not, runs on all CPUs.
+    fn pool_of<'c>(&self, entry: &'c Container, flags: &mut BTreeSet<Flag>) -> &'c str {
+        if entry.qos != QosLevel::System {
+            return entry.pool();
+        }
+        match entry.wishes.cpuset_pool() {
+            Some(named) if self.state.cpus.pools.keys().any(|pool| pool.starts_with(named)) => named,
+            named => {
+                if named.is_some() {
+                    flags.insert(Flag::PoolUnknown);
+                }
+                SYSTEM
+            }
+        }
+    }
+
+    /// CPUs that could be given exclusively.
+    fn free(&self) -> CpuSet {
+        let kept = &self.state.cpus.reserved | &self.state.cpus.pool(INTERRUPT);
+        self.machine.online() - self.machine.isolated() - &self.exclusive - &kept
+    }
+}
+
+fn first<const N: usize>(sets: [CpuSet; N]) -> CpuSet {
+    sets.into_iter().find(|set| !set.is_empty()).unwrap_or_default()
+}
+
+/// Where every pod runs, by uid.
+pub fn placements(state: &State, machine: &Machine) -> BTreeMap<String, PodPlacement> {
+    let seen = Seen::of(state, machine);
+    state.pods.iter().map(|(uid, pod)| (uid.clone(), seen.pod(pod))).collect()
+}
+
+/// Where these pods run, as far as they are known, in the order given.
+pub fn placements_of<'u>(
+    state: &State,
+    machine: &Machine,
+    uids: impl IntoIterator<Item = &'u String>,
+) -> Vec<PodPlacement> {
+    let seen = Seen::of(state, machine);
+    uids.into_iter().filter_map(|uid| state.pods.get(uid)).map(|pod| seen.pod(pod)).collect()
+}
+
+/// Pods by the pool that a container of theirs runs in: all of them in the same, unless some have CPUs of their own.
+pub(super) fn pods_by_pool(state: &State, machine: &Machine) -> BTreeMap<String, usize> {
+    let seen = Seen::of(state, machine);
+    let mut pods: BTreeMap<String, usize> = BTreeMap::new();
+    let mut counted: Option<&str> = None;
+    for (id, entry) in state.cpus.containers.iter().filter(|(_, entry)| entry.qos != QosLevel::Dedicated) {
+        if counted.replace(&id.pod) == Some(&*id.pod) {
+            continue;
+        }
+        let pool = seen.pool_of(entry, &mut BTreeSet::new());
+        match pods.get_mut(pool) {
+            Some(count) => *count += 1,
+            None => drop(pods.insert(pool.to_owned(), 1)),
+        }
+    }
+    pods
+}
+
+/// Where this pod runs; `None` for a pod that is not known.
+pub fn placement_of(state: &State, machine: &Machine, uid: &str) -> Option<PodPlacement> {
+    state.pods.get(uid).map(|pod| Seen::of(state, machine).pod(pod))
+}
+
+/// The online CPUs of every pool, by name. A pool whose containers all ramp up is where they run meanwhile.
+pub fn pools(state: &State, machine: &Machine) -> BTreeMap<String, CpuSet> {
+    let pools = state.cpus.pools.iter();
+    let mut pools: BTreeMap<_, _> =
+        pools.map(|(name, cpus)| (name.clone(), cpus & machine.online())).collect();
+    // Reserved CPUs that became so later stay with the set that has them.
+    if let Some(reserve) = pools.get_mut(RESERVE) {
+        *reserve -= &state.cpus.exclusive();
+    }
+    let rising = state.cpus.containers.values().filter(|own| own.qos == QosLevel::Shared && own.ramp_up);
+    for own in rising {
+        pools.entry(own.pool().to_owned()).or_insert_with(|| &own.cpus & machine.online());
+    }
+    pools
+}
+
+/// CPUs that could be given exclusively, for each NUMA node that has CPUs.
+pub fn free_per_node(state: &State, machine: &Machine) -> Vec<NumaFree> {
+    free(state, machine)
+}
+
+pub(super) fn free(state: &State, machine: &Machine) -> Vec<NumaFree> {
+    let free = Seen::of(state, machine).free();
+    let nodes = machine.nodes().iter().filter(|node| !node.cpus.is_empty());
+    nodes.map(|node| NumaFree { node: node.id, cpus: &node.cpus & &free }).collect()
+}
+
+/// CPUs that are neither exclusive nor isolated.
+pub(super) fn open(state: &State, machine: &Machine) -> CpuSet {
+    machine.online() - machine.isolated() - &state.cpus.exclusive()
+}
+
+/// Where a shared pod would run if one came.
+pub(super) fn unclaimed(state: &State, machine: &Machine) -> CpuSet {
+    let seen = Seen::of(state, machine);
+    let bound = state.cpus.containers.values().filter(|own| own.is_bound_shared() || own.is_exclusive());
+    let nodes = bound.fold(NumaMask::new(), |union, own| union | &machine.nodes_of(&own.cpus));
+    let kept = machine.nodes().iter().filter(|node| nodes.contains(node.id));
+    let kept = kept.fold(CpuSet::new(), |union, node| union | &node.cpus);
+    first([seen.free() - &kept, seen.refuge])
+}
+
+/// All CPUs but the isolated ones.
+pub(super) fn everywhere(machine: &Machine) -> CpuSet {
+    first([machine.online() - machine.isolated(), machine.online().clone()])
+}

@@ -1,0 +1,56 @@
+//! Dedicated pods that run in the shared pool because there was no room: they get their set as soon as there is.
+
+use super::{CpuPolicy, Plan, Pod, PodRequest, Rules, State, Trace, join, settled};
+use crate::plan::Flag;
+use oxalyst_qos::QosLevel;
+use oxalyst_topology::Machine;
+use std::sync::Arc;
+
+/// What sends a dedicated pod to the shared pool until there is room.
+const MAKESHIFT: [Flag; 2] = [Flag::AdoptedWithoutRoom, Flag::CpuOffline];
+
+/// Gives each dedicated pod that was left without a set one, where there is room now; those that were decided first come first.
+/// Nothing is refused: what does not fit waits on.
+pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
+    let machine = rules.confine(machine);
+    let mut waiting: Vec<&Arc<Pod>> = state.pods.values().filter(|pod| waits(pod)).collect();
+    if !matches!(rules.cpu_policy, CpuPolicy::Dynamic(_)) {
+        // Each container has its own set there, and what is left of a pod's stays with it.
+        waiting.clear();
+    }
+    waiting.sort_by_key(|pod| (pod.since_unix_ms, &pod.uid));
+    let mut after = state.clone();
+    for pod in waiting {
+        let mut attempt = after.clone();
+        attempt.pods.remove(&pod.uid);
+        attempt.drop_containers(&pod.uid, |_| true);
+        settled::settle(&mut attempt, &machine, rules);
+        let mut flags = pod.flags.clone();
+        flags.retain(|flag| !MAKESHIFT.contains(flag));
+        let request = PodRequest {
+            uid: pod.uid.clone(),
+            sandbox_id: pod.sandbox_id.clone(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            qos: pod.qos,
+            class: pod.class,
+            wishes: pod.wishes.clone(),
+            node_agent: pod.node_agent,
+            told: pod.told.clone(),
+            flags,
+            containers: pod.containers.clone(),
+            now_unix_ms: pod.since_unix_ms,
+        };
+        if join::admit(&mut attempt, &machine, rules, &request, &mut Trace::off()).is_ok() {
+            after = attempt;
+        }
+    }
+    Plan::between(state, after, &machine)
+}
+
+fn waits(pod: &Pod) -> bool {
+    pod.qos == QosLevel::Dedicated
+        && pod.served == QosLevel::Shared
+        && pod.total_cpu().0 > 0
+        && MAKESHIFT.iter().any(|flag| pod.flags.contains(flag))
+}

@@ -1,0 +1,200 @@
+//! A running container is to have more or less than it has.
+
+use super::{
+    Asked, CpuPolicy, Native, Pod, Refusal, Resize, Rules, State, Trace, dynamic, native, refuse, settled,
+};
+use crate::{
+    plan::{NativeOption, Reason, Rule, exclusive_cpus, place_native, take_native},
+    policy::{ContainerId, Options},
+    topology_manager::{Policy, Unaligned, merge},
+};
+use oxalyst_qos::QosLevel;
+use oxalyst_topology::{CpuSet, Machine};
+use std::sync::Arc;
+
+/// Growing keeps what the container has, shrinking gives back what came later first. What cannot be had is refused whole.
+pub(super) fn resize(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &Resize,
+    trace: &mut Trace,
+) -> Result<(), Refusal> {
+    let unknown = || {
+        let message = format!("pod {} with container {} is not known", request.uid, request.container);
+        refuse(Reason::Invalid, Rule::Named, message)
+    };
+    let mut pod = after.pods.get(&request.uid).map(|pod| Pod::clone(pod)).ok_or_else(unknown)?;
+    let container = pod.containers.iter_mut().find(|container| container.name == request.container);
+    let container = container.ok_or_else(unknown)?;
+    let old = container.clone();
+    container.cpu = request.cpu.or(container.cpu);
+    container.limit = request.limit.or(container.limit);
+    container.memory = request.memory.or(container.memory);
+    let new = container.clone();
+    if new == old {
+        return Ok(());
+    }
+    let before = after.clone();
+    if pod.told.request.is_some() && new.cpu != old.cpu {
+        pod.told.request = Some(pod.total_cpu()).filter(|total| total.0 > 0);
+    }
+    after.pods.insert(pod.uid.clone(), Arc::new(pod.clone()));
+    if pod.node_agent {
+        return Ok(());
+    }
+    match &rules.cpu_policy {
+        CpuPolicy::Dynamic(options) => of_level(after, machine, rules, options, &pod, (&old, &new), trace)?,
+        CpuPolicy::Native(native) => of_own(after, machine, rules, *native, &pod, (&old, &new))?,
+    }
+    settled::settle(after, machine, rules);
+    settled::check(&before, after, machine)
+}
+
+/// Under the dynamic policy: the pod's main container is what has, and must find, room.
+fn of_level(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    options: &Options,
+    pod: &Pod,
+    (old, new): (&Asked, &Asked),
+    trace: &mut Trace,
+) -> Result<(), Refusal> {
+    let id = ContainerId::new(pod.uid.as_str(), new.name.as_str());
+    let follows = pod.served == QosLevel::Dedicated && !pod.is_main(&new.name);
+    let main = pod.container(&pod.main).cloned();
+    let (Some(main), true) = (main, after.cpus.containers.contains_key(&id)) else { return Ok(()) };
+    forget_offline(after, machine, &pod.uid);
+    let mut joining = dynamic::Joining::new(after, machine, rules, options, pod);
+    joining.resize = true;
+    let policy = joining.topology(rules);
+    let providers = joining.providers(&main)?;
+    trace.weighed(Some(&main.name), &providers);
+    let merged = merge(&policy, &rules.nodes(machine), &providers);
+    let merged = merged.map_err(|error| refuse(Reason::Unsupported, Rule::Alignment, error.to_string()))?;
+    trace.merged(&merged);
+    if !merged.admit {
+        let refused = Unaligned::Refused { container: None, providers, merged };
+        return Err(super::join::unaligned(refused, rules, pod, &[]));
+    }
+    if old.cpu != new.cpu && !follows {
+        joining.place_cpus(new, &merged.hint(dynamic::CPU))?;
+    }
+    if old.memory != new.memory {
+        let whole = if pod.served_wishes().numa_binding() { &main } else { new };
+        joining.place_memory(whole, &joining.memory_hint(whole, &merged))?;
+    }
+    joining.after.note_total(pod);
+    Ok(())
+}
+
+/// What is offline cannot be counted as part of what the container has.
+fn forget_offline(after: &mut State, machine: &Machine, uid: &str) {
+    for (id, own) in after.cpus.containers.iter_mut() {
+        let dedicated = &*id.pod == uid && own.qos == QosLevel::Dedicated;
+        if dedicated && !own.cpus.is_subset(machine.online()) && !own.cpus.is_disjoint(machine.online()) {
+            let own = Arc::make_mut(own);
+            own.cpus = &own.cpus & machine.online();
+            own.baseline = &own.baseline & machine.online();
+        }
+    }
+}
+
+/// Under the native policy: the container's own set.
+fn of_own(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    native: Native,
+    pod: &Pod,
+    (old, new): (&Asked, &Asked),
+) -> Result<(), Refusal> {
+    forget_offline(after, machine, &pod.uid);
+    let id = ContainerId::new(pod.uid.as_str(), new.name.as_str());
+    let Some(known) = after.cpus.containers.get(&id).cloned() else { return Ok(()) };
+    let supply = rules.supply(machine);
+    let mut joining = native::Joining { after, machine, native, supply, pod };
+    let mut entry = (*known).clone();
+    entry.request = new.cpu.unwrap_or_default();
+    if old.cpu != new.cpu {
+        let own = known.qos == QosLevel::Dedicated;
+        let need = new.cpu.filter(|_| pod.class == super::Class::Guaranteed).and_then(exclusive_cpus);
+        match (own, need) {
+            (true, Some(need)) => {
+                let option = native.option;
+                entry.cpus = resized(machine, &rules.topology, &joining.available(), option, &known, need)?;
+            }
+            (false, None) => {}
+            _ => {
+                return Err(refuse(
+                    Reason::Unsupported,
+                    Rule::RunningStays,
+                    "a running container can neither get CPUs of its own nor lose them: make the pod anew",
+                ));
+            }
+        }
+        joining.after.cpus.containers.insert(id.clone(), Arc::new(entry));
+    }
+    if old.memory != new.memory {
+        let nodes = joining.after.memory.containers.get(&id).and_then(|known| known.bound_to.clone());
+        joining.put_memory(new, nodes.as_ref())?;
+        let now = joining.after.memory.containers.get(&id).and_then(|known| known.bound_to.clone());
+        if nodes.is_some() && now != nodes {
+            return Err(refuse(
+                Reason::Insufficient,
+                Rule::RunningStays,
+                format!(
+                    "{} of memory is asked for, more than NUMA node(s) {} have left",
+                    new.memory.unwrap_or_default(),
+                    nodes.unwrap_or_default()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn resized(
+    machine: &Machine,
+    policy: &Policy,
+    available: &CpuSet,
+    option: NativeOption,
+    known: &crate::policy::Container,
+    need: usize,
+) -> Result<CpuSet, Refusal> {
+    let have = &known.cpus;
+    let short = |what: String| refuse(Reason::Insufficient, Rule::CpuRoom, what);
+    if let Some(more) = need.checked_sub(have.len()) {
+        let nodes = machine.nodes_of(have);
+        let near = available & &native::cpus_of(machine, &nodes);
+        if more > available.len() {
+            return Err(short(format!(
+                "{need} CPUs of its own are asked for; it has {} and {} are free",
+                have.len(),
+                available.len()
+            )));
+        }
+        let aligned = !matches!(policy, Policy::None | Policy::BestEffort);
+        if more > near.len() && aligned {
+            let message = format!(
+                "{need} CPUs of its own are asked for; it has {} and {} are free on its NUMA node(s) {nodes}, which topology \
+                 policy {} keeps it on",
+                have.len(),
+                near.len(),
+                policy.name()
+            );
+            return Err(refuse(Reason::Affinity, Rule::RunningStays, message));
+        }
+        let taken = place_native(machine, available, more, option, Some(&nodes));
+        return taken.map(|taken| have | &taken).map_err(|error| short(error.to_string()));
+    }
+    // The CPUs of its first admission stay longest.
+    let kept = have & &known.baseline;
+    let later = have - &kept;
+    let taken = match need.checked_sub(kept.len()) {
+        Some(more) => take_native(machine, &later, more, NativeOption::Packed).map(|more| &kept | &more),
+        None => take_native(machine, &kept, need, NativeOption::Packed),
+    };
+    taken.map_err(|error| short(error.to_string()))
+}

@@ -1,0 +1,48 @@
+//! Memory that has been taken and is not there any more.
+
+use super::{Pod, Role, Rules, State};
+use crate::{
+    plan::Flag,
+    policy::{ContainerId, memory::Resource},
+};
+use oxalyst_topology::Machine;
+use oxalyst_units::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Flags pods of whose NUMA nodes more is taken than they have, and those that have less than they ask for.
+pub(super) fn flag(after: &mut State, machine: &Machine, rules: &Rules) {
+    let supply = rules.supply(machine);
+    let mut short: BTreeSet<String> = BTreeSet::new();
+    let mut held: BTreeMap<u32, Bytes> = BTreeMap::new();
+    let all = after.memory.containers.values().filter_map(|own| own.taken.get(&Resource::Memory));
+    for (node, bytes) in all.flatten() {
+        let sum = held.entry(*node).or_default();
+        *sum = Bytes(sum.0.saturating_add(bytes.0));
+    }
+    for (id, own) in after.memory.containers.iter() {
+        let Some(taken) = own.taken.get(&Resource::Memory) else { continue };
+        let over = |node: &u32| {
+            held.get(node).copied().unwrap_or_default() > supply.allocatable(*node, Resource::Memory)
+        };
+        let asked = own.request.get(&Resource::Memory).copied().unwrap_or_default();
+        let have = Bytes(taken.values().map(|bytes| bytes.0).fold(0, u64::saturating_add));
+        if taken.keys().any(over) || have < asked && own.bound_to.is_some() && !lends(after, id) {
+            short.insert(id.pod.to_string());
+        }
+    }
+    let differs = |pod: &Pod| short.contains(&pod.uid) != pod.flags.contains(&Flag::MemoryShort);
+    let differing = after.pods.iter().filter(|(_, pod)| differs(pod)).map(|(uid, _)| uid.clone());
+    for uid in differing.collect::<Vec<_>>() {
+        after.change_pod(&uid, |pod| {
+            if !pod.flags.remove(&Flag::MemoryShort) {
+                pod.flags.insert(Flag::MemoryShort);
+            }
+        });
+    }
+}
+
+/// Whether what this container has taken has passed to others of its pod.
+fn lends(state: &State, id: &ContainerId) -> bool {
+    let container = state.pods.get(&*id.pod).and_then(|pod| pod.container(&id.container));
+    container.is_some_and(|container| container.role == Role::Init)
+}

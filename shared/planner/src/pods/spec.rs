@@ -1,0 +1,205 @@
+//! Pods whose specs are known: containers of every kind, one by one.
+
+use super::{
+    Asked, CpuPolicy, Plan, Pod, PodRequest, Refusal, Role, Rules, State, Trace, dynamic, join, refuse,
+    sandbox, sandbox::ALL, settled, wording,
+};
+use crate::{
+    plan::{Reason, Rule, exclusive_cpus},
+    policy::{ContainerId, ContainerKind, memory},
+    topology_manager::Hint,
+};
+use oxalyst_qos::QosLevel;
+use oxalyst_topology::Machine;
+use oxalyst_units::Bytes;
+use std::{collections::BTreeSet, sync::Arc};
+
+/// Decides for a pod whose sandbox starts, or one of whose containers is created, by its spec.
+///
+/// A pod that is known keeps what it has, in a new sandbox too. One of which only the total was known is [refined](refine).
+///
+/// # Errors
+/// There is no room, or the sandbox has ended already. Nothing changes then.
+pub fn admit_spec(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &PodRequest,
+) -> Result<Plan, Refusal> {
+    admit_spec_traced(state, machine, rules, request, &mut Trace::off())
+}
+
+/// As [`admit_spec`], and notes in `trace` what was weighed.
+///
+/// # Errors
+/// As [`admit_spec`].
+pub fn admit_spec_traced(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &PodRequest,
+    trace: &mut Trace,
+) -> Result<Plan, Refusal> {
+    if request.uid.is_empty() || request.sandbox_id.is_empty() {
+        return Err(refuse(Reason::Invalid, Rule::Named, "the pod's uid or its sandbox's id is missing"));
+    }
+    let known = state.pods.get(&request.uid);
+    let current = known.is_some_and(|pod| pod.sandbox_id == request.sandbox_id);
+    if !current && state.released.contains(&request.sandbox_id) {
+        let message = format!("sandbox {} has ended already", request.sandbox_id);
+        return Err(refuse(Reason::Expired, Rule::Ended, message));
+    }
+    let machine = rules.confine(machine);
+    let mut after = state.clone();
+    if known.is_some_and(|pod| !pod.told.open) {
+        sandbox::move_to(&mut after, &request.uid, &request.sandbox_id);
+        let refined = refined(&after, &machine, rules, request);
+        return Ok(Plan::between(state, refined.unwrap_or(after), &machine));
+    }
+    sandbox::move_to(&mut after, &request.uid, &request.sandbox_id);
+    anew(&mut after, &machine, rules, request, trace)?;
+    Ok(Plan::between(state, after, &machine))
+}
+
+/// The spec of a pod came after its pod had been decided: its containers take the place of the one that stood for them all. What
+/// has CPUs of its own keeps exactly these, and a pod whose CPUs would have to move stays as it is. Containers that the spec has
+/// gained since join. A pod that is not known is not taken in.
+pub fn refine(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest) -> Plan {
+    let machine = rules.confine(machine);
+    let after = match state.pods.get(&request.uid) {
+        Some(pod) if pod.told.open => {
+            let mut after = state.clone();
+            anew(&mut after, &machine, rules, request, &mut Trace::off()).ok().map(|()| after)
+        }
+        Some(_) => refined(state, &machine, rules, request),
+        None => None,
+    };
+    Plan::between(state, after.unwrap_or_else(|| state.clone()), &machine)
+}
+
+/// The pod as one that is new; one that was open until now gives way to it.
+fn anew(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &PodRequest,
+    trace: &mut Trace,
+) -> Result<(), Refusal> {
+    let mut pod = request.clone();
+    if let Some(known) = after.pods.remove(&request.uid) {
+        pod.now_unix_ms = known.since_unix_ms;
+        pod.told.decided_by = known.told.decided_by;
+        pod.sandbox_id.clone_from(&known.sandbox_id);
+        after.drop_containers(&request.uid, |_| true);
+        settled::settle(after, machine, rules);
+    }
+    let others = after.clone();
+    join::admit(after, machine, rules, &pod, trace).map_err(|refusal| {
+        let asked = pod.told.request.or_else(|| pod.total_cpu());
+        wording::not_admitted(refusal, &others, machine, rules, &pod, asked)
+    })
+}
+
+/// `None` where nothing is to be refined, or nothing can be without moving what runs.
+fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest) -> Option<State> {
+    let known = state.pods.get(&request.uid)?;
+    if known.container(ALL).is_none() {
+        let gained = request.containers.iter().any(|asked| known.container(&asked.name).is_none());
+        let mut after = state.clone();
+        let pod = PodRequest { sandbox_id: known.sandbox_id.clone(), ..request.clone() };
+        return (gained && join::admit(&mut after, machine, rules, &pod, &mut Trace::off()).is_ok())
+            .then_some(after);
+    }
+    let mut pod = Pod { containers: request.containers.clone(), ..Pod::clone(known) };
+    pod.settle_main();
+    pod.told.source = request.told.source;
+    pod.told.request = request.told.request.or(pod.told.request);
+    let main = pod.container(&pod.main)?.clone();
+    let mut after = state.clone();
+    if !pod.node_agent {
+        rename(&mut after, &pod, &main);
+    }
+    let pod = Arc::new(pod);
+    after.pods.insert(pod.uid.clone(), Arc::clone(&pod));
+    let others: Vec<Asked> = pod.containers.iter().filter(|asked| asked.name != main.name).cloned().collect();
+    match &rules.cpu_policy {
+        _ if pod.node_agent => {}
+        CpuPolicy::Dynamic(options) => {
+            account_memory(&mut after, machine, rules, options, &pod, &main);
+            dynamic::join(&mut after, machine, rules, options, &pod, &others, &mut Trace::off()).ok()?;
+            keep_pace(&mut after, &pod);
+        }
+        // Each container has a set of its own there: one for all of them cannot be divided under what runs.
+        CpuPolicy::Native(_) if others.iter().any(|other| other.role != Role::Ephemeral) => return None,
+        CpuPolicy::Native(_) => {
+            let own = after.cpus.containers.get(&id_of(&pod, &main))?;
+            let has = (own.qos == QosLevel::Dedicated).then_some(own.cpus.len());
+            if has != main.cpu.and_then(exclusive_cpus).filter(|_| pod.class == super::Class::Guaranteed) {
+                return None;
+            }
+        }
+    }
+    settled::settle(&mut after, machine, rules);
+    settled::check(state, &after, machine).ok()?;
+    (state.cpus.exclusive() == after.cpus.exclusive()).then_some(after)
+}
+
+fn id_of(pod: &Pod, container: &Asked) -> ContainerId {
+    ContainerId::new(pod.uid.as_str(), container.name.as_str())
+}
+
+/// What stood for the whole pod is its main container's from now on.
+fn rename(after: &mut State, pod: &Pod, main: &Asked) {
+    let (from, to) = (ContainerId::new(pod.uid.as_str(), ALL), id_of(pod, main));
+    if let Some(mut entry) = after.cpus.containers.remove(&from) {
+        if entry.qos != QosLevel::Dedicated {
+            // The others bring their own part of the total.
+            let own = Arc::make_mut(&mut entry);
+            own.request = main.cpu.unwrap_or_default();
+            own.pod_request = None;
+        }
+        after.cpus.containers.insert(to.clone(), entry);
+    }
+    if let Some(entry) = after.memory.containers.remove(&from) {
+        after.memory.containers.insert(to, entry);
+    }
+}
+
+/// A bound pod's memory is accounted to the nodes that it is on, as far as they have it; it is there already.
+fn account_memory(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    options: &crate::policy::Options,
+    pod: &Pod,
+    main: &Asked,
+) {
+    let entry = after.memory.containers.get(&id_of(pod, main));
+    let Some(nodes) = entry.and_then(|entry| entry.bound_to.clone()) else { return };
+    if !pod.served_wishes().numa_binding() || pod.total_memory() == Bytes(0) {
+        return;
+    }
+    let before: memory::State = after.memory.clone();
+    let mut joining = dynamic::Joining::new(after, machine, rules, options, pod);
+    joining.resize = true;
+    if joining.place_memory(main, &Hint::on(nodes, true)).is_err() {
+        after.memory = before;
+    }
+}
+
+/// The other containers have been running for as long as the main one.
+fn keep_pace(after: &mut State, pod: &Pod) {
+    let main = ContainerId::new(pod.uid.as_str(), pod.main.as_str());
+    let Some(main) = after.cpus.containers.get(&main).cloned() else { return };
+    let names: BTreeSet<&str> = pod.containers.iter().map(|container| container.name.as_str()).collect();
+    for (id, entry) in after.cpus.containers.iter_mut() {
+        let other =
+            *id.pod == *pod.uid && names.contains(&*id.container) && entry.kind != ContainerKind::Main;
+        if other && entry.qos == QosLevel::Shared && !main.ramp_up {
+            let entry = Arc::make_mut(entry);
+            entry.ramp_up = false;
+            entry.owner.clone_from(&main.owner);
+        }
+    }
+    after.note_total(pod);
+}

@@ -1,0 +1,232 @@
+//! On which NUMA nodes there is memory for a container.
+
+use super::{
+    super::{
+        ContainerKind, Refusal,
+        subsets::{ALL_SUBSETS, each_subset},
+    },
+    Options, Request, Resource, State, Supply,
+};
+use crate::topology_manager::{Hint, Hints};
+use oxalyst_qos::QosLevel;
+use oxalyst_topology::{Machine, NumaMask, NumaNode};
+use oxalyst_units::Bytes;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+/// The NUMA nodes that would do for one resource of the container; `None` where it has no preference or asks for none of it.
+///
+/// # Errors
+/// There is no room, or the request contradicts itself.
+pub fn hints(
+    state: &State,
+    options: &Options,
+    supply: &Supply,
+    machine: &Machine,
+    request: &Request,
+    resource: Resource,
+) -> Result<Hints, Refusal> {
+    let nothing_to_say = request.kind == ContainerKind::Init
+        || request.debug
+        || request.asked(resource) == 0
+        || request.qos == QosLevel::System;
+    if nothing_to_say {
+        return Ok(None);
+    }
+    let taken = state.taken_by_node(resource);
+    let looking = Looking { state, options, supply, machine, request, resource, taken };
+    let is_main = request.kind == ContainerKind::Main;
+    match (request.qos, request.wishes.numa_binding()) {
+        (QosLevel::Shared, false) => looking.common().map(|()| None),
+        (QosLevel::Dedicated, false) => Ok(None),
+        (QosLevel::Shared | QosLevel::Dedicated, true) if is_main => looking.bound(),
+        (QosLevel::Reclaimed, true) if is_main && options.reclaim_numa_binding => looking.reclaimed(),
+        _ => Ok(None),
+    }
+}
+
+struct Looking<'a> {
+    state: &'a State,
+    options: &'a Options,
+    supply: &'a Supply,
+    machine: &'a Machine,
+    request: &'a Request,
+    resource: Resource,
+    /// Bytes that are taken, by node.
+    taken: BTreeMap<u32, u64>,
+}
+
+/// The memory of a NUMA node as a bound container sees it.
+struct Offer {
+    node: u32,
+    /// Its socket, as one bit; none for a node without CPUs.
+    socket: u64,
+    /// Bytes that it could have.
+    room: u64,
+}
+
+// === impl Looking ===
+
+impl Looking<'_> {
+    /// Whether what shared containers that are not bound ask for is there, on nodes without bound pods.
+    fn common(&self) -> Result<(), Refusal> {
+        if !self.options.check_shared {
+            return Ok(());
+        }
+        let others = self.state.containers.iter().filter(|(id, container)| {
+            id.pod != self.request.id.pod && container.qos == QosLevel::Shared && !container.is_bound()
+        });
+        let others: u64 =
+            others.map(|(_, container)| container.asked(self.resource)).fold(0, u64::saturating_add);
+        let asked = others.saturating_add(self.request.asked(self.resource));
+        let bound = self.state.bound();
+        let nodes = self.supply.0.keys().filter(|node| !bound.contains(**node));
+        let have: u64 = nodes.map(|node| self.free(*node)).fold(0, u64::saturating_add);
+        if asked <= have {
+            return Ok(());
+        }
+        Err(Refusal::insufficient(format!(
+            "shared pods would ask for {} of {} and {} is there for them on NUMA nodes without bound pods",
+            Bytes(asked),
+            self.resource,
+            Bytes(have)
+        )))
+    }
+
+    fn bound(&self) -> Result<Hints, Refusal> {
+        if let Some(own) = self.known() {
+            return self.keep(own);
+        }
+        let wishes = &self.request.wishes;
+        let (number, ids) = (wishes.numa_number(self.machine)?, wishes.numa_ids(self.machine)?);
+        let exclusive = wishes.numa_exclusive();
+        let asked = self.request.asked(self.resource);
+        let largest = self.supply.largest(self.resource).0;
+        let least = if largest == 0 { usize::MAX } else { asked.div_ceil(largest).max(1) as usize };
+        let nodes: Vec<&NumaNode> =
+            self.machine.nodes().iter().filter(|node| self.supply.0.contains_key(&node.id)).collect();
+        // As many nodes as the CPU's hints may have.
+        let limit = if exclusive { nodes.len() } else { number.unwrap_or(1) };
+        if least > limit {
+            return Err(Refusal::insufficient(format!(
+                "{} of {} would fill more than the {limit} NUMA node(s) that the container may have; the largest has {}",
+                Bytes(asked),
+                self.resource,
+                Bytes(largest)
+            )));
+        }
+        let sockets: BTreeSet<u32> = nodes.iter().filter_map(|node| node.socket).collect();
+        let others = exclusive.then(|| self.state.bound());
+        let offers: Vec<Offer> = nodes
+            .iter()
+            .map(|node| Offer {
+                node: node.id,
+                socket: node.socket.map_or(0, |socket| 1 << (sockets.range(..socket).count() % 64)),
+                room: self.free_for(node.id, others.as_ref()),
+            })
+            .collect();
+        let size = if nodes.len() > ALL_SUBSETS { limit.min(least + 1) } else { limit };
+        let mut hints = Vec::new();
+        each_subset(nodes.len(), size, |subset| {
+            if subset.len() < least || ids.is_none() && number.is_some_and(|number| number != subset.len()) {
+                return;
+            }
+            let chosen = || subset.iter().filter_map(|&index| offers.get(index));
+            let over = chosen().fold(0u64, |bits, offer| bits | offer.socket).count_ones();
+            let crosses = subset.len() <= nodes.len() / sockets.len().max(1) && over > 1;
+            let room = chosen().map(|offer| offer.room).fold(0, u64::saturating_add);
+            if crosses || room < asked {
+                return;
+            }
+            let mask: NumaMask = chosen().map(|offer| offer.node).collect();
+            if ids.as_ref().is_none_or(|ids| *ids == mask) {
+                let preferred = mask.len() == number.unwrap_or(least);
+                hints.push(Hint::on(mask, preferred));
+            }
+        });
+        if hints.is_empty() { Err(self.nowhere()) } else { Ok(Some(hints)) }
+    }
+
+    /// One that has its nodes already stays on them, if there is enough.
+    fn keep(&self, own: &NumaMask) -> Result<Hints, Refusal> {
+        let asked = self.request.asked(self.resource);
+        let before =
+            self.state.containers.get(&self.request.id).map_or(0, |known| known.asked(self.resource));
+        let room: u64 = own.iter().map(|node| self.free(node)).fold(self.own_bytes(), u64::saturating_add);
+        if self.request.resize && asked > before && asked > room {
+            return Err(Refusal::insufficient(format!(
+                "the container asks for {} of {}; with what it has it could have {} on NUMA node(s) {own}",
+                Bytes(asked),
+                self.resource,
+                Bytes(room)
+            )));
+        }
+        Ok(Some(vec![Hint::on(own.clone(), true)]))
+    }
+
+    /// Single nodes with headroom, the one where most is left first.
+    fn reclaimed(&self) -> Result<Hints, Refusal> {
+        if let Some(own) = self.known() {
+            return Ok(Some(vec![Hint::on(own.clone(), true)]));
+        }
+        let asked = i128::from(self.request.asked(self.resource));
+        let mut left: Vec<(u32, i128)> = self
+            .options
+            .numa_headroom
+            .iter()
+            .filter(|(node, headroom)| headroom.0 > 0 && self.supply.0.contains_key(*node))
+            .map(|(node, headroom)| (*node, i128::from(headroom.0) - self.reclaimed_on(*node) - asked))
+            .collect();
+        left.sort_by_key(|(node, left)| (Reverse(*left), *node));
+        if left.is_empty() {
+            return if self.supply.0.len() > 1 { Err(self.nowhere()) } else { Ok(None) };
+        }
+        Ok(Some(left.into_iter().map(|(node, left)| Hint::on(NumaMask::only(node), left >= 0)).collect()))
+    }
+
+    fn reclaimed_on(&self, node: u32) -> i128 {
+        let containers =
+            self.state.containers.values().filter(|container| container.qos == QosLevel::Reclaimed);
+        let here = containers
+            .filter(|container| container.bound_to.as_ref().is_some_and(|nodes| nodes.contains(node)));
+        here.map(|container| i128::from(container.asked(self.resource))).sum()
+    }
+
+    /// The nodes that the container is bound to already.
+    fn known(&self) -> Option<&NumaMask> {
+        self.state.containers.get(&self.request.id).and_then(|known| known.bound_to.as_ref())
+    }
+
+    fn own_bytes(&self) -> u64 {
+        let known = self.state.containers.get(&self.request.id);
+        let taken = known.and_then(|known| known.taken.get(&self.resource));
+        taken.map_or(0, |taken| taken.values().map(|bytes| bytes.0).fold(0, u64::saturating_add))
+    }
+
+    fn taken(&self, node: u32) -> u64 {
+        self.taken.get(&node).copied().unwrap_or_default()
+    }
+
+    fn free(&self, node: u32) -> u64 {
+        self.supply.allocatable(node, self.resource).0.saturating_sub(self.taken(node))
+    }
+
+    /// An exclusive container can have nothing of a node that others have taken from, or are bound to.
+    fn free_for(&self, node: u32, others: Option<&NumaMask>) -> u64 {
+        let is_others = others.is_some_and(|others| others.contains(node) || self.taken(node) > 0);
+        if is_others { 0 } else { self.free(node) }
+    }
+
+    fn nowhere(&self) -> Refusal {
+        let free: Vec<_> =
+            self.supply.0.keys().map(|node| format!("{} on {node}", Bytes(self.free(*node)))).collect();
+        Refusal::insufficient(format!(
+            "no set of NUMA nodes gives {} of {} as asked; free by NUMA node: {}",
+            Bytes(self.request.asked(self.resource)),
+            self.resource,
+            free.join(", ")
+        ))
+    }
+}

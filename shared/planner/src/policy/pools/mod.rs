@@ -1,0 +1,77 @@
+//! Pools follow from who is there: how large they are, which CPUs they have, and who runs on them.
+
+mod containers;
+mod overlap;
+mod proportion;
+mod quantity;
+mod reclaim;
+mod share;
+
+pub(super) use containers::{reclaim_cpus, system_cpus};
+pub(super) use reclaim::reserved as reserved_reclaim;
+
+use super::{ContainerId, Options, RECLAIM, RESERVE, Refusal, State, state::RESIDENT, view::View};
+use oxalyst_topology::{CpuSet, Machine};
+use std::collections::BTreeSet;
+
+/// What a recomputation could not do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recomputed {
+    /// Containers that are left without any CPU.
+    pub starved: Vec<ContainerId>,
+    /// Bound reclaimed containers that have lost their binding, because no CPU is left for them on their NUMA node.
+    pub unbound: Vec<ContainerId>,
+}
+
+/// Computes all pools anew, and who runs on them; exclusive sets stay as they are.
+pub fn recompute(state: &mut State, options: &Options, machine: &Machine) -> Recomputed {
+    recompute_for(state, options, machine, None)
+}
+
+fn recompute_for(
+    state: &mut State,
+    options: &Options,
+    machine: &Machine,
+    joining: Option<&ContainerId>,
+) -> Recomputed {
+    let shares = share::Shares::of(state, options, machine, joining);
+    let reclaim = reclaim::pool(state, machine, &shares);
+    let ramp_up = shares.ramp_up.clone();
+    state.pools.retain(|name, _| RESIDENT.contains(&name.as_str()));
+    state.pools.insert(RESERVE.to_owned(), state.reserved.clone());
+    state.pools.extend(shares.pools);
+    state.pools.insert(RECLAIM.to_owned(), reclaim);
+    let unbound = containers::place_all(state, machine, &ramp_up);
+    // What is set aside for containers that ramp up is no pool before one of them has joined it.
+    let owned: BTreeSet<&str> =
+        state.containers.values().filter_map(|container| container.owner.as_deref()).collect();
+    state.pools.retain(|name, _| RESIDENT.contains(&name.as_str()) || owned.contains(name.as_str()));
+    let starved = state.containers.iter().filter(|(_, container)| container.cpus.is_empty());
+    Recomputed { starved: starved.map(|(id, _)| id.clone()).collect(), unbound }
+}
+
+/// The same after `placed` has been put in, refused where that leaves it or a container that has CPUs without any. If it `joins`
+/// its pool, that takes it in without growing.
+pub(super) fn recompute_strictly(
+    state: &mut State,
+    options: &Options,
+    machine: &Machine,
+    placed: &ContainerId,
+    joins: bool,
+) -> Result<(), Refusal> {
+    let without =
+        state.containers.iter().filter(|(id, container)| container.cpus.is_empty() && *id != placed);
+    let without: BTreeSet<ContainerId> = without.map(|(id, _)| id.clone()).collect();
+    let recomputed = recompute_for(state, options, machine, joins.then_some(placed));
+    let Some(id) = recomputed.starved.iter().find(|id| !without.contains(id)) else { return Ok(()) };
+    let (pod, level) = match state.containers.get(id) {
+        Some(container) => (container.pod_name.as_str(), container.qos),
+        None => (&*id.pod, oxalyst_qos::QosLevel::Shared),
+    };
+    Err(Refusal::starving(format!("pod {pod} ({level}) would be left without any CPU")))
+}
+
+/// CPUs that pools may have: free ones, on nodes that are not somebody's own.
+fn available(view: &View<'_>) -> CpuSet {
+    view.free_where(|node| !node.exclusive)
+}

@@ -1,0 +1,52 @@
+//! Sets of NUMA nodes in the order in which they are tried: the smaller first, then by the lowest nodes.
+
+/// Machines with more NUMA nodes than this have too many subsets to try them all.
+pub(super) const ALL_SUBSETS: usize = 16;
+
+/// Shows `visit` every non-empty subset of `0..count` of at most this size, by size and within it in ascending lexical order.
+pub(super) fn each_subset(count: usize, largest: usize, mut visit: impl FnMut(&[usize])) {
+    for size in 1..=largest.min(count) {
+        let mut subset: Vec<usize> = (0..size).collect();
+        visit(&subset);
+        while advance(&mut subset, count) {
+            visit(&subset);
+        }
+    }
+}
+
+/// The subset after this one: the last element that can move up does, and those behind it follow closely. False after the last.
+fn advance(subset: &mut [usize], count: usize) -> bool {
+    let room_behind = |place: usize| subset.len() - place;
+    let last = subset.iter().enumerate().rev().find(|&(place, element)| element + room_behind(place) < count);
+    let Some((place, moved)) = last.map(|(place, element)| (place, element + 1)) else { return false };
+    for (element, next) in subset.iter_mut().skip(place).zip(moved..) {
+        *element = next;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subsets(count: usize, largest: usize) -> Vec<Vec<usize>> {
+        let mut all = Vec::new();
+        each_subset(count, largest, |subset| all.push(subset.to_vec()));
+        all
+    }
+
+    #[test]
+    fn smaller_sets_come_first_and_lower_ones_within_a_size() {
+        let expected: [&[usize]; 7] = [&[0], &[1], &[2], &[0, 1], &[0, 2], &[1, 2], &[0, 1, 2]];
+        assert_eq!(subsets(3, 3), expected);
+        assert_eq!(subsets(4, 2).len(), 4 + 6);
+        assert_eq!(subsets(4, 2).last().unwrap(), &[2, 3]);
+    }
+
+    #[test]
+    fn there_are_as_many_as_the_binomials_say() {
+        assert_eq!(subsets(16, 16).len(), (1 << 16) - 1);
+        assert_eq!(subsets(17, 2).len(), 17 + 17 * 16 / 2);
+        assert_eq!(subsets(0, 3).len(), 0);
+    }
+}
