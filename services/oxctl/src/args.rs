@@ -135,6 +135,8 @@ pub(crate) enum MetricsAction {
     Watch(Selection),
     /// CPU, memory, throttling and pressure of every pod, the busiest first; on a terminal over and over until interrupted.
     Top(TopArgs),
+    /// Current values as OpenTelemetry's JSON, under the names of its conventions, to be posted to a collector's /v1/metrics.
+    Export,
 }
 
 #[derive(Debug, Args)]

@@ -13,6 +13,7 @@ use crate::peers::{PeerError, Peers};
 use crate::reasons::{self, ReasonError};
 use crate::view::catalogue::{ListView, SourcesView};
 use crate::view::doctor::DoctorView;
+use crate::view::export;
 use crate::view::metrics::MetricsView;
 use crate::view::pods::PodsView;
 use crate::view::pools::PoolsView;
@@ -68,6 +69,12 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
         Some(MetricsAction::Sources) => {
             let view = SourcesView::new(peers.list_sources().await?);
             answer(&view, output, |_| view.render(), Vec::new(), Told::well_if(view.well()))
+        }
+        Some(MetricsAction::Export) => {
+            let metrics = peers.list_metrics().await?.metrics;
+            let request = export::request(&metrics, peers.metrics(export::query(&metrics)).await?);
+            let text = serde_json::to_string(&request)? + "\n";
+            Ok(Answer { text, problems: Vec::new(), told: Told::Well })
         }
         Some(MetricsAction::Top(args)) => top(peers, args, output).await,
         Some(MetricsAction::Watch(selection)) => {

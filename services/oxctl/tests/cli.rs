@@ -325,6 +325,8 @@ fn metrics_can_be_listed_watched_and_their_sources_told() {
     assert!(code == Some(0) && out.contains("cpu.a"), "{out}{err}");
     let (code, out, err) = oxctl(dir.path(), &["metrics", "watch", "cpu.b"]);
     assert_eq!((code, out.matches("cpu.b").count()), (Some(0), 2), "{out}{err}");
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "export"]);
+    assert!(code == Some(0) && out.starts_with("{\"resourceMetrics\":["), "{out}{err}");
     let (code, out, err) = oxctl(dir.path(), &["metrics", "top"]);
     assert!(
         code == Some(0) && out.starts_with("POD ") && !out.contains('\u{1b}'),
