@@ -160,9 +160,10 @@ impl Entry {
                 tracing::warn!(container = %id, file, kernel = ?self.kernel, "somebody else changed a container's cpuset");
             }
         }
-        let wanted = self.target(placements, waiting);
-        if let (true, Some(wanted)) = (drifted.cpus || drifted.mems, &wanted) {
-            if self.contest.flipped(wanted, limit.max(1)) {
+        if drifted.cpus || drifted.mems {
+            if let Some(wanted) = self.target(placements, waiting)
+                && self.contest.flipped(&wanted, limit.max(1))
+            {
                 metrics.contended();
                 tracing::warn!(
                     container = %id, changes = limit,
