@@ -12,6 +12,7 @@ use oxalyst_cgroups::{CgroupPath, Error, Hierarchy};
 use super::descriptors::{Descriptors, LONGEST_WAIT, Slot};
 use super::discovery::{Discovery, Place, place_of};
 use super::errand::{Errand, Hands, Progress, Whom, numa_file};
+use super::tops::top_cgroups;
 use super::tracked::Tracked;
 use crate::catalogue::Scope;
 use crate::clock::{Clock, Now};
@@ -477,24 +478,6 @@ impl Pass {
         self.hierarchy = None;
         self.extra.clear();
     }
-}
-
-/// The cgroups above the pods: below each root the kubelet's own three, under both drivers' names, and the given ones;
-/// each once, whether it exists or not.
-pub fn top_cgroups(roots: &[CgroupPath], given: &[CgroupPath]) -> Vec<CgroupPath> {
-    const KUBELET: [&str; 6] = [
-        "kubepods",
-        "kubepods/burstable",
-        "kubepods/besteffort",
-        "kubepods.slice",
-        "kubepods.slice/kubepods-burstable.slice",
-        "kubepods.slice/kubepods-besteffort.slice",
-    ];
-    let kubelet = roots.iter().flat_map(|root| KUBELET.iter().filter_map(|name| root.join(name).ok()));
-    let mut all: Vec<CgroupPath> = kubelet.chain(given.iter().cloned()).collect();
-    all.sort();
-    all.dedup();
-    all
 }
 
 fn removed(tracked: &Tracked, now: Now) -> Arc<Subject> {
