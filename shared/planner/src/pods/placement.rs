@@ -186,7 +186,7 @@ pub(super) fn pods_by_pool(state: &State, machine: &Machine) -> BTreeMap<String,
     let seen = Seen::of(state, machine);
     let mut pods: BTreeMap<String, usize> = BTreeMap::new();
     let mut counted: Option<&str> = None;
-    for (id, entry) in state.cpus.containers.iter().filter(|(_, entry)| entry.qos != QosLevel::Dedicated) {
+    for (id, entry) in state.cpus.containers.of_kind(|entry| entry.qos != QosLevel::Dedicated) {
         if counted.replace(&id.pod) == Some(&*id.pod) {
             continue;
         }
@@ -213,7 +213,7 @@ pub fn pools(state: &State, machine: &Machine) -> BTreeMap<String, CpuSet> {
     if let Some(reserve) = pools.get_mut(RESERVE) {
         *reserve -= &state.cpus.exclusive();
     }
-    let rising = state.cpus.containers.values().filter(|own| own.qos == QosLevel::Shared && own.ramp_up);
+    let rising = state.cpus.containers.kinds().filter(|own| own.qos == QosLevel::Shared && own.ramp_up);
     for own in rising {
         pools.entry(own.pool().to_owned()).or_insert_with(|| &own.cpus & machine.online());
     }
@@ -239,7 +239,7 @@ pub(super) fn open(state: &State, machine: &Machine) -> CpuSet {
 /// Where a shared pod would run if one came.
 pub(super) fn unclaimed(state: &State, machine: &Machine) -> CpuSet {
     let seen = Seen::of(state, machine);
-    let bound = state.cpus.containers.values().filter(|own| own.is_bound_shared() || own.is_exclusive());
+    let bound = state.cpus.containers.kinds().filter(|own| own.is_bound_shared() || own.is_exclusive());
     let nodes = bound.fold(NumaMask::new(), |union, own| union | &machine.nodes_of(&own.cpus));
     let kept = machine.nodes().iter().filter(|node| nodes.contains(node.id));
     let kept = kept.fold(CpuSet::new(), |union, node| union | &node.cpus);
