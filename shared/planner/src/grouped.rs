@@ -102,6 +102,19 @@ impl<K, V: Alike> Chunk<K, V> {
     }
 }
 
+impl<K, V: Alike> Chunk<K, V> {
+    /// Whether this is true for a value; it must be the same for all that are alike.
+    fn has(&self, which: impl Fn(&V) -> bool) -> bool {
+        let some = self.groups().iter().any(|group| which(&group.example));
+        debug_assert_eq!(
+            some,
+            self.entries.iter().any(|(_, value)| which(value)),
+            "those that are alike differ"
+        );
+        some
+    }
+}
+
 impl<K: Clone, V> Clone for Chunk<K, V> {
     fn clone(&self) -> Self {
         Self::new(self.entries.clone())
@@ -283,8 +296,7 @@ impl<K, V: Alike> Grouped<K, V> {
                 if let Some((key, value)) = entries.find(|(_, value): &&(K, Arc<V>)| which(value)) {
                     return Some((key, &**value));
                 }
-                let has =
-                    |chunk: &&Arc<Chunk<K, V>>| chunk.groups().iter().any(|group| which(&group.example));
+                let has = |chunk: &&Arc<Chunk<K, V>>| chunk.has(&which);
                 entries = chunks.find(has)?.entries.iter();
             }
         })
@@ -297,8 +309,7 @@ impl<K, V: Alike> Grouped<K, V> {
         V: Clone,
     {
         for at in 0..self.chunks.len() {
-            let has =
-                |chunk: &Arc<Chunk<K, V>>| chunk.groups().iter().any(|group| new(&group.example).is_some());
+            let has = |chunk: &Arc<Chunk<K, V>>| chunk.has(|value| new(value).is_some());
             if !self.chunks.get(at).is_some_and(has) {
                 continue;
             }

@@ -34,10 +34,12 @@ impl Plan {
             pods.insert(uid.clone(), after.pods.get(uid).cloned());
         }
         let remembered = &after.cpus.remembered;
+        let mut affected = diff.moved;
+        affected.extend(diff.recorded);
         Self {
             remembered: (before.cpus.remembered != *remembered).then(|| remembered.clone()),
             moved: diff.entries || before.cpus.pools != after.cpus.pools,
-            affected: diff.moved.into_iter().chain(diff.recorded).collect(),
+            affected,
             pods,
             after,
         }
