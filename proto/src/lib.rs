@@ -27,6 +27,18 @@ pub mod orm {
     }
 }
 
+impl orm::v1::PodPlacement {
+    /// Every set of CPUs that is the pod's or one of its containers' own, each with its memory nodes; Linux list format. None
+    /// while the pod is not settled.
+    pub fn exclusive_sets(&self) -> impl Iterator<Item = (&str, &str)> {
+        let whole = (self.exclusive && self.settled).then_some((self.cpus.as_str(), self.mems.as_str()));
+        let single = self.containers.iter().filter(|own| own.exclusive && self.settled).map(|own| {
+            (own.cpus.as_str(), if own.mems.is_empty() { self.mems.as_str() } else { own.mems.as_str() })
+        });
+        whole.into_iter().chain(single)
+    }
+}
+
 /// The gateway (service `nri-gateway`).
 pub mod gateway {
     /// Version 1.

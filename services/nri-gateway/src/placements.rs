@@ -74,12 +74,8 @@ impl Placements {
 
     /// Every set of CPUs that is a pod's or a container's own, with the pod's uid.
     pub fn exclusive(&self) -> impl Iterator<Item = (&str, &str)> {
-        let settled = self.pods.values().filter_map(|known| known.placement.as_deref()).filter(|p| p.settled);
-        settled.flat_map(|pod| {
-            let whole = pod.exclusive.then_some(pod.cpus.as_str());
-            let single = pod.containers.iter().filter(|own| own.exclusive).map(|own| own.cpus.as_str());
-            whole.into_iter().chain(single).map(|cpus| (pod.pod_uid.as_str(), cpus))
-        })
+        let known = self.pods.values().filter_map(|known| known.placement.as_deref());
+        known.flat_map(|pod| pod.exclusive_sets().map(|(cpus, _)| (pod.pod_uid.as_str(), cpus)))
     }
 
     /// The share pool, where it has CPUs: the place of a container of which nothing is known.

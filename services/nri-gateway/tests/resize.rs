@@ -109,3 +109,26 @@ async fn without_the_orm_the_update_passes_and_the_orm_hears_the_newest_later() 
     node.kernel_says("a1", "0-1").await;
     assert_eq!(resizes(&node), ["resize d1 1 2048"]);
 }
+
+#[actix::test]
+async fn an_orm_that_is_stopped_holds_no_update_up_and_one_that_fails_is_not_asked_for_ever() {
+    let (node, session) = Node::up().await;
+    node.run(&session, &pod("d", "dedicated_cores"), "d1").await.unwrap();
+    node.orm.stall(true);
+    // The session would be closed past the runtime's patience.
+    let told = update(&node, &session, "d", "d1", shares(2048)).await.unwrap();
+    assert_eq!(told.iter().map(|u| cpus_of(u).0).collect::<Vec<_>>(), ["3"]);
+    node.orm.stall(false);
+    node.kernel_says("d1", "2-3").await;
+
+    node.orm.fails_for("d");
+    update(&node, &session, "d", "d1", shares(3072)).await.unwrap();
+    until("it was asked again, once", async || {
+        (resizes(&node).iter().filter(|call| call.ends_with(" 3072")).count() == 2).then_some(())
+    })
+    .await;
+    // The next duty is done: what failed for this pod does not stand in the way.
+    session.tell(Event::StopPodSandbox, pod("d", "dedicated_cores"), None).await.unwrap();
+    until("the release is heard", async || node.orm.cpus("d").is_none().then_some(())).await;
+    assert_eq!(resizes(&node).iter().filter(|call| call.ends_with(" 3072")).count(), 2);
+}

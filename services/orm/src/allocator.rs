@@ -20,8 +20,8 @@ use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Request, Response, Status};
 
 use crate::allocations::{
-    Admit, Allocations, GetState, GetTopology, Reconcile, Release, ResizeContainer, SpecTold, SpecsTold,
-    Subscribe,
+    Admit, Allocations, GetState, GetTopology, Occasion, Reconcile, Release, ResizeContainer, SpecTold,
+    SpecsTold, Subscribe,
 };
 use crate::resize::Told;
 use crate::specs::{PodSpec, Reader, SpecChange, SpecFault};
@@ -71,7 +71,7 @@ impl Face {
         Some(self.reader.request(&spec, &sandbox.sandbox_id, clock::unix_ms()))
     }
 
-    async fn ask<M>(&self, message: M) -> Result<M::Result, Status>
+    pub(crate) async fn ask<M>(&self, message: M) -> Result<M::Result, Status>
     where
         M: Message + Send + 'static,
         M::Result: Send,
@@ -101,7 +101,9 @@ impl Allocator for Face {
         let sandbox = self.reader.sandbox(named(asked.sandbox)?);
         let request = wire::sandbox_request(&sandbox, clock::unix_ms());
         let spec = self.spec(&sandbox);
-        self.ask(Admit { request, spec, deadline_unix_ms: asked.deadline_unix_ms }).await.map(Response::new)
+        let AdmitPodRequest { deadline_unix_ms, trace_id, .. } = asked;
+        let occasion = Occasion::traced(trace_id);
+        self.ask(Admit { request, spec, deadline_unix_ms, occasion }).await.map(Response::new)
     }
 
     async fn admit_container(
@@ -113,7 +115,9 @@ impl Allocator for Face {
         let container = asked.container.ok_or_else(|| Status::invalid_argument("container is missing"))?;
         let request = wire::container_request(&sandbox, &container, clock::unix_ms());
         let spec = self.spec(&sandbox);
-        self.ask(Admit { request, spec, deadline_unix_ms: asked.deadline_unix_ms }).await.map(Response::new)
+        let AdmitContainerRequest { deadline_unix_ms, trace_id, .. } = asked;
+        let occasion = Occasion::traced(trace_id);
+        self.ask(Admit { request, spec, deadline_unix_ms, occasion }).await.map(Response::new)
     }
 
     async fn resize_container(
@@ -125,8 +129,9 @@ impl Allocator for Face {
             return Err(Status::invalid_argument("container or sandbox is missing"));
         }
         let told = Told::from(&request);
-        let deadline_unix_ms = request.deadline_unix_ms;
-        self.ask(ResizeContainer { told, deadline_unix_ms }).await.map(Response::new)
+        let ResizeContainerRequest { deadline_unix_ms, trace_id, .. } = request;
+        let occasion = Occasion::traced(trace_id);
+        self.ask(ResizeContainer { told, deadline_unix_ms, occasion }).await.map(Response::new)
     }
 
     async fn release_pod(

@@ -1,10 +1,12 @@
 //! The allocator: which CPUs and which NUMA memory each pod gets.
 //!
-//! The crate `oxalyst_planner` decides and is pure; [`allocations`] owns the state and makes it durable; [`allocator`] is its gRPC face.
+//! The crate `oxalyst_planner` decides and is pure; [`allocations`] owns the state and makes it durable; [`allocator`] is its gRPC face; [`decisions`]
+//! keeps why it was decided so.
 
 pub mod allocations;
 pub mod allocator;
 pub mod clock;
+pub mod decisions;
 pub mod katalyst;
 pub mod metrics;
 pub mod record;

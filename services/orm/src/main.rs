@@ -6,10 +6,12 @@ use std::process::ExitCode;
 use actix::{Actor as _, Arbiter};
 use orm::allocations::Allocations;
 use orm::allocator::Face;
+use orm::decisions::{self, Decisions};
 use orm::settings::Settings;
 use orm::specs::{Reader, ReadingRules, follow};
 use orm::start;
 use oxalyst_proto::orm::v1::allocator_server::AllocatorServer;
+use oxalyst_proto::orm::v1::decisions_server::DecisionsServer;
 use tonic::service::Routes;
 
 fn main() -> ExitCode {
@@ -18,19 +20,21 @@ fn main() -> ExitCode {
         let bound = mesh.bind()?;
         let reader = Reader::new(ReadingRules::new(&settings)?);
         let face = Face::new(reader.clone());
+        let decisions = Decisions::default();
         let server =
             AllocatorServer::new(face.clone()).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
+        let reasons = DecisionsServer::new(decisions::Face::new(face.clone(), decisions.clone()));
         // What keeps it from starting for good ends it before it has served anybody.
-        let opened = match start::open(&settings, &mesh).await {
+        let opened = match start::open(&settings, &mesh, &decisions).await {
             Err(e) if !e.can_pass() => return Err(e.into()),
             opened => opened,
         };
-        let mut serving = pin!(bound.serve(Routes::new(server)));
+        let mut serving = pin!(bound.serve(Routes::new(server).add_service(reasons)));
         let allocations = match opened {
             Ok(allocations) => allocations,
             Err(e) => tokio::select! {
                 stopped = &mut serving => return Ok(stopped?),
-                opened = start::keep_opening(e, &settings, &mesh) => opened?,
+                opened = start::keep_opening(e, &settings, &mesh, &decisions) => opened?,
             },
         };
         let thread = Arbiter::new();

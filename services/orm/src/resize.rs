@@ -1,6 +1,6 @@
 //! A running container is to have other resources: what that means to the pod as it is known. Pure.
 
-use oxalyst_planner::plan::{Reason, Refusal};
+use oxalyst_planner::plan::{Reason, Refusal, Rule};
 use oxalyst_planner::pods::{ALL, Asked, Class, Pod, PodRequest, Resize};
 use oxalyst_proto::orm::v1::ResizeContainerRequest;
 use oxalyst_qos::QosLevel;
@@ -90,6 +90,7 @@ pub fn by_runtime(pod: Option<&Pod>, told: &Told) -> Result<Option<Resize>, Refu
     }
     Err(Refusal {
         reason: Reason::Unsupported,
+        rule: Rule::Understood,
         message: format!(
             "pod {} is known by what it asks for in total, {}, and its containers ask for {} together: how much of it container \
              {} has needs the pod's spec, which the meta-server has not told",

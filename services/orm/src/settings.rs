@@ -7,6 +7,7 @@ use oxalyst_planner::rules::{RuleSettings, RulesError, rules};
 use oxalyst_settings::{Common, HasCommon};
 use serde::{Deserialize, Serialize};
 
+use crate::decisions::Limits;
 use crate::specs::{ReadingRules, ReadingRulesError, ResourceNames};
 
 /// Settings of the service `orm`.
@@ -23,6 +24,10 @@ pub struct Settings {
     pub watch_period_s: u64,
     /// Folder of Katalyst's state files, which are taken over into a ledger that is new; `None`: nothing is taken over.
     pub import_katalyst_dir: Option<PathBuf>,
+    /// Decisions that are kept at the most, with the states that they were made on. 16 to 100000.
+    pub decisions_max_records: u64,
+    /// Bytes that their files take at the most, and again as much in memory. 65536 to 1073741824.
+    pub decisions_max_bytes: u64,
     /// CPUs kept for `system_cores`, in Linux list format: `0-1,8`. None by default.
     pub reserved_cpus: String,
     /// CPUs kept for the system by number, spread over the NUMA nodes, where `reserved_cpus` is empty. None by default.
@@ -104,6 +109,8 @@ impl Default for Settings {
             absent_grace_s: 30,
             watch_period_s: 5,
             import_katalyst_dir: None,
+            decisions_max_records: 500,
+            decisions_max_bytes: 2 << 20,
             reserved_cpus: rules.reserved_cpus,
             reserved_cpu_count: rules.reserved_cpu_count,
             root_cpuset: rules.root_cpuset,
@@ -152,6 +159,8 @@ impl Settings {
         };
         within("absent_grace_s", self.absent_grace_s, 1, 3600, "1 to 3600")?;
         within("watch_period_s", self.watch_period_s, 1, 60, "1 to 60")?;
+        within("decisions_max_records", self.decisions_max_records, 16, 100_000, "16 to 100000")?;
+        within("decisions_max_bytes", self.decisions_max_bytes, 1 << 16, 1 << 30, "65536 to 1073741824")?;
         rules(&self.rules())?;
         ReadingRules::new(self)?;
         Ok(())
@@ -165,6 +174,8 @@ impl Settings {
             absent_grace_s: _,
             watch_period_s: _,
             import_katalyst_dir: _,
+            decisions_max_records: _,
+            decisions_max_bytes: _,
             orm_resource_names_map: _,
             qos_selectors: _,
             enhancement_defaults: _,
@@ -210,6 +221,12 @@ impl Settings {
             memory_reserved,
             ramp_up_s,
         }
+    }
+
+    /// How large the ring of decisions may become.
+    pub fn decision_limits(&self) -> Limits {
+        let size = |given| usize::try_from(given).unwrap_or(usize::MAX);
+        Limits { records: size(self.decisions_max_records), bytes: size(self.decisions_max_bytes) }
     }
 
     /// [`Settings::absent_grace_s`] as a duration.

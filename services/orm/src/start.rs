@@ -7,6 +7,7 @@ use oxalyst_backoff::Backoff;
 use oxalyst_mesh::Mesh;
 
 use crate::allocations::{Allocations, OpenError};
+use crate::decisions::Decisions;
 use crate::settings::Settings;
 
 /// Shortest and longest wait between attempts.
@@ -19,10 +20,10 @@ const OTHER_OWNER: (Duration, Duration) = (Duration::from_secs(2), Duration::fro
 ///
 /// # Errors
 /// [`OpenError`]; for one that [can pass](OpenError::can_pass) there is [`keep_opening`].
-pub async fn open(settings: &Settings, mesh: &Mesh) -> Result<Allocations, OpenError> {
+pub async fn open(settings: &Settings, mesh: &Mesh, decisions: &Decisions) -> Result<Allocations, OpenError> {
     let end = Instant::now() + OTHER_OWNER.0;
     loop {
-        match Allocations::open(settings, mesh) {
+        match Allocations::open(settings, mesh, decisions) {
             Err(OpenError::Ledger(oxalyst_ledger::OpenError::Locked { .. })) if Instant::now() < end => {
                 tokio::time::sleep(OTHER_OWNER.1).await;
             }
@@ -39,6 +40,7 @@ pub async fn keep_opening(
     first: OpenError,
     settings: &Settings,
     mesh: &Mesh,
+    decisions: &Decisions,
 ) -> Result<Allocations, OpenError> {
     let mut backoff = Backoff::new(WAITS.0, WAITS.1);
     let mut told = words(&first);
@@ -47,8 +49,8 @@ pub async fn keep_opening(
     tracing::error!("not ready: {told}");
     loop {
         tokio::time::sleep(backoff.next_delay()).await;
-        let (settings, own) = (settings.clone(), mesh.clone());
-        let attempt = tokio::task::spawn_blocking(move || Allocations::open(&settings, &own));
+        let (settings, own, decisions) = (settings.clone(), mesh.clone(), decisions.clone());
+        let attempt = tokio::task::spawn_blocking(move || Allocations::open(&settings, &own, &decisions));
         match attempt.await {
             Ok(Ok(allocations)) => {
                 tracing::info!("the ledger could be opened");

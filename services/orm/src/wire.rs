@@ -140,6 +140,7 @@ fn pod_placement(pod: &Pod, placed: &PodPlacement) -> orm::PodPlacement {
         request_source: pod.told.source.to_string(),
         decided_by: pod.told.decided_by.to_string(),
         containers: main.map(|main| elsewhere(pod, placed, main)).unwrap_or_default(),
+        oci_properties: Default::default(),
     }
 }
 
@@ -188,6 +189,7 @@ pub fn refusal(refusal: &Refusal) -> orm::Refusal {
         message: refusal.message.clone(),
         asked_milli_cpu: refusal.asked.map_or(0, |milli| milli.0),
         free: refusal.free.iter().map(free).collect(),
+        rule: refusal.rule.to_string(),
     }
 }
 

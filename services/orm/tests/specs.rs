@@ -8,9 +8,13 @@ use std::time::{Duration, Instant};
 
 use futures::Stream;
 use host::{DEADLINE, Host, Orm, placed, refused, sandbox};
+use oxalyst_planner::decision::{Decision, Recording, Replay};
 use oxalyst_proto::meta::v1::meta_server::{Meta, MetaServer};
 use oxalyst_proto::meta::v1::*;
-use oxalyst_proto::orm::v1::{AdmitReply, PodPlacement, ResizeContainerRequest};
+use oxalyst_proto::orm::v1::decisions_client::DecisionsClient;
+use oxalyst_proto::orm::v1::{
+    AdmitReply, ListDecisionsRequest, PodPlacement, RecordRequest, ResizeContainerRequest,
+};
 use oxalyst_proto::runtime::v1::{Container, Resources, Sandbox};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
@@ -301,6 +305,46 @@ async fn a_resize_without_room_is_refused_with_numbers_and_changes_nothing() {
     until("there is room", async || (cpus(&pod(&mut orm, "d").await.cpus).len() == 4).then_some(())).await;
 }
 
+/// Every decision that is kept, and that all of them come out again.
+async fn explained(host: &Host) -> Vec<Decision> {
+    let mut client = DecisionsClient::new(oxalyst_mesh::connect(&host.dir.path().join("run"), "orm"));
+    let reply = client.list_decisions(ListDecisionsRequest::default()).await.unwrap().into_inner();
+    let mut stream = client.record(RecordRequest {}).await.unwrap().into_inner();
+    let mut recording = Recording { written_by: String::new(), frames: Vec::new() };
+    while let Some(message) = stream.message().await.unwrap() {
+        recording.frames.extend(message.frame);
+    }
+    assert_eq!(Replay::of(&recording).unwrap().differences, []);
+    reply.decisions.into_iter().filter_map(|entry| entry.decision).collect()
+}
+
+#[tokio::test]
+async fn a_spec_and_a_refused_resize_are_explained_and_replay() {
+    let host = Host::with_machine(8, 2);
+    let specs = Specs::serve(&host);
+    specs.tell(&[spec("db", "dedicated_cores", &[container("a", "app", 2000), container("b", "app", 1000)])]);
+    let mut orm = host.start(&[]).await;
+    known(&mut orm, 1).await;
+    placed(&orm.admit(&sandbox("db", "dedicated_cores", Some(3072))).await);
+    specs.tell(&[spec(
+        "db",
+        "dedicated_cores",
+        &[container("a", "app", 90_000), container("b", "app", 1000)],
+    )]);
+    let resize = until("the resize is explained", async || {
+        explained(&host).await.into_iter().find(|decision| decision.kind == "resize")
+    })
+    .await;
+    let rule = resize.refused.unwrap().rule;
+    assert_eq!((resize.name.as_str(), rule.as_str()), ("db", "cpu-room"));
+    assert_eq!(resize.asked.unwrap().containers[0].milli_cpu, Some(90_000));
+    let all = explained(&host).await;
+    let admitted = all.iter().find(|decision| decision.kind == "admit").unwrap();
+    assert_eq!(admitted.asked.as_ref().unwrap().source, "pod-spec");
+    let names: Vec<&str> = admitted.chosen.iter().map(|own| own.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+}
+
 #[tokio::test]
 async fn without_any_spec_one_container_of_a_pod_is_resized_by_the_total() {
     let host = Host::with_machine(8, 1);
@@ -319,6 +363,19 @@ async fn without_any_spec_one_container_of_a_pod_is_resized_by_the_total() {
     assert_eq!(placed(&resize(&mut orm, &older, &runs, "app", 1024).await).cpus, grown.cpus);
     let reply = resize(&mut orm, &sandbox("z", "shared_cores", None), &[], "app", 1024).await;
     assert_eq!((reply.outcome, reply.changed), (None, vec![]));
+}
+
+#[tokio::test]
+async fn a_shared_container_that_has_just_started_may_be_told_of_other_shares() {
+    let host = Host::with_machine(4, 1);
+    let mut orm = host.start(&[]).await;
+    let pod_of_s = sandbox("s", "shared_cores", Some(1024));
+    let first = placed(&orm.admit(&pod_of_s).await).clone();
+    let generation = orm.state().await.generation;
+    // Far more than there is: what it asks for decides where it runs only once it has started.
+    let reply = resize(&mut orm, &pod_of_s, &[("app", 1024)], "app", 64 * 1024).await;
+    assert_eq!(placed(&reply), &first);
+    assert_eq!(orm.state().await.generation, generation);
 }
 
 #[tokio::test]

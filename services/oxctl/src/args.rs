@@ -43,6 +43,8 @@ pub(crate) enum Output {
 pub(crate) enum Command {
     /// Every service: version, whether it is ready, what it waits for.
     Status,
+    /// What stands in the way, and what to do: the services, the runtime's settings, other CPU managers, the tree of cgroups.
+    Doctor,
     /// Pods and containers: QoS level, CPUs, memory nodes, exclusive or shared, since when, by whom.
     Pods,
     /// The pools, the exclusive CPUs, and what is free.
@@ -51,6 +53,63 @@ pub(crate) enum Command {
     Topology,
     /// Measurements with unit, source, age and quality.
     Metrics(MetricsArgs),
+    /// Why a pod runs where it runs, or why it was refused; without a pod the newest decisions, a line each.
+    Explain(ExplainArgs),
+    /// What would become of a pod: on this node, or on a recorded one. Nothing is changed.
+    WhatIf(WhatIfArgs),
+    /// Writes what is held, and the decisions that are kept with all that they followed from, into a file.
+    Record {
+        /// The file; it must not exist.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Decides everything of a recorded file anew. Exit code 1 and the differences where anything is decided otherwise now.
+    Replay {
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// NAMESPACE/NAME or uid.
+    #[arg(value_name = "POD")]
+    pub(crate) pod: Option<String>,
+    /// Refusals only.
+    #[arg(long)]
+    pub(crate) refused: bool,
+    /// Every decision that is kept of the pod, and those of others that changed its CPUs, instead of the last one about it.
+    #[arg(long, requires = "pod")]
+    pub(crate) all: bool,
+    /// At most so many decisions.
+    #[arg(short = 'n', long, default_value_t = 20, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WhatIfArgs {
+    /// The pod's manifest, YAML or JSON; "-" for standard input.
+    #[arg(short = 'f', long = "filename", value_name = "FILE", conflicts_with_all = ["qos", "cpu", "memory"])]
+    pub(crate) manifest: Option<PathBuf>,
+    /// QoS level: dedicated, shared, reclaimed, system, each also with "_cores".
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) qos: Option<String>,
+    /// CPUs requested: 2, 1500m.
+    #[arg(long, value_name = "QUANTITY")]
+    pub(crate) cpu: Option<String>,
+    /// Memory requested: 4Gi.
+    #[arg(long, value_name = "QUANTITY")]
+    pub(crate) memory: Option<String>,
+    /// An annotation of the pod, besides those of its manifest; may be repeated.
+    #[arg(long = "annotation", value_name = "KEY=VALUE")]
+    pub(crate) annotations: Vec<String>,
+    /// A label of the pod, besides those of its manifest; may be repeated.
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    pub(crate) labels: Vec<String>,
+    /// On the node as it was when this file was recorded; no service is asked.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) recorded: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -76,6 +135,8 @@ pub(crate) enum MetricsAction {
     Watch(Selection),
     /// CPU, memory, throttling and pressure of every pod, the busiest first; on a terminal over and over until interrupted.
     Top(TopArgs),
+    /// Current values as OpenTelemetry's JSON, under the names of its conventions, to be posted to a collector's /v1/metrics.
+    Export,
 }
 
 #[derive(Debug, Args)]

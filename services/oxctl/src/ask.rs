@@ -4,12 +4,16 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oxalyst_mesh::NODE_SERVICES;
+use oxalyst_proto::mesh::v1::Status;
 use oxalyst_proto::metrics::v1::{QueryRequest, Scope as MetricScope};
 use serde::Serialize;
 
 use crate::args::{Cli, Command, MetricsAction, MetricsArgs, Output, Scope, Selection, TopArgs};
 use crate::peers::{PeerError, Peers};
+use crate::reasons::{self, ReasonError};
 use crate::view::catalogue::{ListView, SourcesView};
+use crate::view::doctor::DoctorView;
+use crate::view::export;
 use crate::view::metrics::MetricsView;
 use crate::view::pods::PodsView;
 use crate::view::pools::PoolsView;
@@ -28,12 +32,15 @@ pub(crate) enum AskError {
     Peers(Vec<String>),
     #[error("writing the answer as JSON: {0}")]
     Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Reason(#[from] ReasonError),
 }
 
 pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
     let peers = Peers::new(&cli.run_dir);
     match &cli.command {
         Command::Status => status(&peers, cli.output).await,
+        Command::Doctor => doctor(&peers, cli.output).await,
         Command::Pods => pods(&peers, cli.output).await,
         Command::Pools => {
             let view = PoolsView::new(peers.state().await?);
@@ -44,6 +51,10 @@ pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
             answer(&view, cli.output, |wide| view.render(wide), Vec::new(), Told::Well)
         }
         Command::Metrics(args) => metrics(&peers, args, cli.output).await,
+        Command::Explain(args) => reasons::explain(&peers, args, cli.output).await,
+        Command::WhatIf(args) => reasons::what_if(&peers, args, cli.output).await,
+        Command::Record { file } => reasons::record(&peers, file, cli.output).await,
+        Command::Replay { file } => reasons::replay(file, cli.output),
     }
 }
 
@@ -58,6 +69,12 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
         Some(MetricsAction::Sources) => {
             let view = SourcesView::new(peers.list_sources().await?);
             answer(&view, output, |_| view.render(), Vec::new(), Told::well_if(view.well()))
+        }
+        Some(MetricsAction::Export) => {
+            let metrics = peers.list_metrics().await?.metrics;
+            let request = export::request(&metrics, peers.metrics(export::query(&metrics)).await?);
+            let text = serde_json::to_string(&request)? + "\n";
+            Ok(Answer { text, problems: Vec::new(), told: Told::Well })
         }
         Some(MetricsAction::Top(args)) => top(peers, args, output).await,
         Some(MetricsAction::Watch(selection)) => {
@@ -114,13 +131,22 @@ async fn get(peers: &Peers, selection: &Selection, output: Output) -> Result<Ans
 }
 
 async fn status(peers: &Peers, output: Output) -> Result<Answer, AskError> {
+    let view = StatusView::new(statuses(peers).await, now_unix_ms());
+    answer(&view, output, |_| view.render(), Vec::new(), view.told())
+}
+
+async fn doctor(peers: &Peers, output: Output) -> Result<Answer, AskError> {
+    let (services, found) = tokio::join!(statuses(peers), peers.diagnose());
+    let view = DoctorView::new(services, found);
+    answer(&view, output, |_| view.render(), Vec::new(), view.told())
+}
+
+/// At once: the whole takes one deadline, not one for each service.
+async fn statuses(peers: &Peers) -> Vec<(&'static str, Result<Status, PeerError>)> {
     let [a, b, c, d, e] = NODE_SERVICES;
-    // At once: the whole takes one deadline, not one for each service.
     let replies =
         tokio::join!(peers.status(a), peers.status(b), peers.status(c), peers.status(d), peers.status(e));
-    let replies = vec![(a, replies.0), (b, replies.1), (c, replies.2), (d, replies.3), (e, replies.4)];
-    let view = StatusView::new(replies, now_unix_ms());
-    answer(&view, output, |_| view.render(), Vec::new(), view.told())
+    vec![(a, replies.0), (b, replies.1), (c, replies.2), (d, replies.3), (e, replies.4)]
 }
 
 async fn pods(peers: &Peers, output: Output) -> Result<Answer, AskError> {
@@ -155,7 +181,7 @@ fn query(args: &Selection) -> QueryRequest {
     QueryRequest { metrics: args.metrics.clone(), scopes, ids: args.ids.clone(), max_age_ms: args.max_age_ms }
 }
 
-fn answer(
+pub(crate) fn answer(
     view: &impl Serialize,
     output: Output,
     table: impl FnOnce(bool) -> String,
@@ -170,7 +196,7 @@ fn answer(
     Ok(Answer { text, problems, told })
 }
 
-fn now_unix_ms() -> i64 {
+pub(crate) fn now_unix_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

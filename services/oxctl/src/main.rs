@@ -3,7 +3,11 @@
 mod args;
 mod ask;
 mod duration;
+mod manifest;
 mod peers;
+mod quantity;
+mod reasons;
+mod recorded;
 mod table;
 mod view;
 

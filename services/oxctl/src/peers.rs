@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use oxalyst_proto::gateway::v1::gateway_client::GatewayClient;
-use oxalyst_proto::gateway::v1::{ListContainersReply, ListContainersRequest};
+use oxalyst_proto::gateway::v1::{
+    DiagnoseReply, DiagnoseRequest, ListContainersReply, ListContainersRequest,
+};
 use oxalyst_proto::mesh::v1::introspection_client::IntrospectionClient;
 use oxalyst_proto::mesh::v1::{GetStatusRequest, Status};
 use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
@@ -14,7 +16,11 @@ use oxalyst_proto::metrics::v1::{
     ListMetricsReply, ListMetricsRequest, ListSourcesReply, ListSourcesRequest, QueryReply, QueryRequest,
 };
 use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
-use oxalyst_proto::orm::v1::{GetStateRequest, GetTopologyRequest, State, Topology};
+use oxalyst_proto::orm::v1::decisions_client::DecisionsClient;
+use oxalyst_proto::orm::v1::{
+    Decision, DecisionStep, GetStateRequest, GetTopologyRequest, ListDecisionsReply, ListDecisionsRequest,
+    RecordRequest, RecordingFrame, State, Topology, WhatIfRequest,
+};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Streaming};
 
@@ -76,11 +82,53 @@ impl Peers {
         self.answer("orm", "GetTopology", client.get_topology(request(GetTopologyRequest {}))).await
     }
 
+    pub(crate) async fn decisions(
+        &self,
+        asked: ListDecisionsRequest,
+    ) -> Result<ListDecisionsReply, PeerError> {
+        let mut client = self.reasons();
+        self.answer("orm", "ListDecisions", client.list_decisions(request(asked))).await
+    }
+
+    pub(crate) async fn what_if(&self, step: DecisionStep) -> Result<Decision, PeerError> {
+        let mut client = self.reasons();
+        let asked = request(WhatIfRequest { step: Some(step) });
+        let reply = self.answer("orm", "WhatIf", client.what_if(asked)).await?;
+        Ok(reply.decision.unwrap_or_default())
+    }
+
+    /// Opens a stream that has a deadline for each message.
+    pub(crate) async fn record(&self) -> Result<Streaming<RecordingFrame>, PeerError> {
+        let mut client = self.reasons();
+        self.answer("orm", "Record", client.record(Request::new(RecordRequest {}))).await
+    }
+
+    /// The next frame; `None` at the end.
+    pub(crate) async fn next_frame(
+        &self,
+        stream: &mut Streaming<RecordingFrame>,
+    ) -> Result<Option<RecordingFrame>, PeerError> {
+        let (service, path) = ("orm".to_owned(), oxalyst_mesh::socket_path(&self.run_dir, "orm"));
+        match tokio::time::timeout(DEADLINE, stream.message()).await {
+            Ok(message) => message.map_err(|status| explain(service, path, "Record", &status)),
+            Err(_) => Err(PeerError::Late { service, path, call: "Record" }),
+        }
+    }
+
+    fn reasons(&self) -> DecisionsClient<Channel> {
+        DecisionsClient::new(self.channel("orm")).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT)
+    }
+
     pub(crate) async fn containers(&self) -> Result<ListContainersReply, PeerError> {
         let client = GatewayClient::new(self.channel("nri-gateway"));
         let mut client = client.max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
         let call = client.list_containers(request(ListContainersRequest {}));
         self.answer("nri-gateway", "ListContainers", call).await
+    }
+
+    pub(crate) async fn diagnose(&self) -> Result<DiagnoseReply, PeerError> {
+        let mut client = GatewayClient::new(self.channel("nri-gateway"));
+        self.answer("nri-gateway", "Diagnose", client.diagnose(request(DiagnoseRequest {}))).await
     }
 
     pub(crate) async fn metrics(&self, query: QueryRequest) -> Result<QueryReply, PeerError> {

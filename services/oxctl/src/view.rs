@@ -1,6 +1,9 @@
 //! What is printed: pure. Each view is made of the services' replies, is a stable JSON object by serde, and draws tables.
 
 pub(crate) mod catalogue;
+pub(crate) mod decisions;
+pub(crate) mod doctor;
+pub(crate) mod export;
 pub(crate) mod metrics;
 pub(crate) mod pods;
 pub(crate) mod pools;

@@ -141,14 +141,16 @@ struct Placed {
 
 fn exclusive_sets(state: &State) -> Result<Vec<Placed>, BuildError> {
     let mut placed = Vec::new();
-    for pod in state.pods.iter().filter(|pod| pod.exclusive && pod.settled) {
+    for pod in &state.pods {
         let name = format!("{}/{}/{}", pod.namespace, pod.name, pod.pod_uid);
-        placed.push(Placed {
-            uid: pod.pod_uid.clone(),
-            cpus: list(&format!("CPU set of the pod {name}"), &pod.cpus)?,
-            mems: list(&format!("memory nodes of the pod {name}"), &pod.mems)?,
-            consumer: name,
-        });
+        let (mut cpus, mut mems) = (CpuSet::new(), NumaMask::new());
+        for (own, beside) in pod.exclusive_sets() {
+            cpus |= &list(&format!("CPU set of the pod {name}"), own)?;
+            mems |= &list(&format!("memory nodes of the pod {name}"), beside)?;
+        }
+        if pod.exclusive_sets().next().is_some() {
+            placed.push(Placed { uid: pod.pod_uid.clone(), cpus, mems, consumer: name });
+        }
     }
     placed.sort_by(|a, b| a.consumer.cmp(&b.consumer));
     Ok(placed)

@@ -1,5 +1,5 @@
 use oxalyst_proto::meta::v1::PodContainer;
-use oxalyst_proto::orm::v1::PodPlacement;
+use oxalyst_proto::orm::v1::{ContainerPlacement, PodPlacement};
 use proptest::prelude::*;
 
 use super::*;
@@ -58,6 +58,26 @@ fn the_whole_object_is_as_agreed() {
     let object = build(&node(), &topology(), &state(pods), &memory).unwrap();
     let text = serde_yaml_ng::to_string(&object).unwrap();
     assert_eq!(text, include_str!("../tests/golden/kcnr.yaml"), "got:\n{text}");
+}
+
+#[test]
+fn containers_with_sets_of_their_own_count_for_their_pod() {
+    let own = |name: &str, cpus: &str, exclusive| ContainerPlacement {
+        name: name.into(),
+        cpus: cpus.into(),
+        exclusive,
+        ..ContainerPlacement::default()
+    };
+    let containers = vec![own("side", "9", true), own("rest", "1-3", false)];
+    let pod = PodPlacement { containers, ..exclusive("a", "8", "2") };
+    let part = PodPlacement { exclusive: false, ..PodPlacement { pod_uid: "b".into(), ..pod.clone() } };
+    let object = build(&node(), &topology(), &state(vec![pod, part]), &MemoryRequests::new()).unwrap();
+    let text = serde_yaml_ng::to_string(&object).unwrap();
+    let given: Vec<_> = text.lines().filter(|line| line.contains("consumer: ")).map(str::trim).collect();
+    assert_eq!(given, ["- consumer: ns/pod-a/a", "- consumer: ns/pod-a/b"]);
+    let amounts: Vec<_> =
+        text.split("requests:").skip(1).map(|rest| rest.lines().nth(1).unwrap().trim()).collect();
+    assert_eq!(amounts, ["cpu: '2'", "cpu: '1'"]);
 }
 
 #[test]

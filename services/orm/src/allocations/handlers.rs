@@ -9,10 +9,11 @@ use oxalyst_proto::orm::v1 as orm;
 use oxalyst_proto::orm::v1::PlacementEvent;
 use tokio::sync::broadcast;
 
-use super::Allocations;
+use super::{Allocations, Occasion};
 use crate::specs::SpecFault;
 use crate::{clock, wire};
-use oxalyst_planner::plan::{Reason, Refusal, Stage};
+use oxalyst_planner::decision::Step;
+use oxalyst_planner::plan::{Reason, Refusal, Rule, Stage};
 use oxalyst_planner::pods::{self, Admission, Plan, PodRequest, RunningSandbox, SandboxRequest, State};
 
 /// Decide for a pod, or for a pod one of whose containers is created.
@@ -25,6 +26,8 @@ pub struct Admit {
     pub spec: Option<Result<PodRequest, SpecFault>>,
     /// Past this time, milliseconds since the Unix epoch, nothing may be committed; 0: no such time.
     pub deadline_unix_ms: i64,
+    /// When it came.
+    pub occasion: Occasion,
 }
 
 /// The answer to [`Admit`], ready to be sent.
@@ -81,31 +84,10 @@ pub struct GetTopology;
 impl Handler<Admit> for Allocations {
     type Result = MessageResult<Admit>;
 
-    fn handle(
-        &mut self,
-        Admit { request, spec, deadline_unix_ms }: Admit,
-        _: &mut Self::Context,
-    ) -> Self::Result {
+    fn handle(&mut self, message: Admit, _: &mut Self::Context) -> Self::Result {
+        let Admit { request, spec, deadline_unix_ms, occasion } = message;
         self.absent.heard(&request.pod_uid);
-        let admitted = self.admission(&request, spec);
-        let outcome = admitted.and_then(|Admission { plan, open }| {
-            if deadline_unix_ms > 0 && clock::unix_ms() > deadline_unix_ms {
-                return Err(self.refused(
-                    &request,
-                    Reason::Expired,
-                    "the deadline has passed: nobody waits".into(),
-                ));
-            }
-            if open {
-                // Nothing is decided yet, so there is nothing to remember: its containers bring the request.
-                return Ok(self.undecided(&plan, &request.pod_uid));
-            }
-            let event = self.settle(plan).map_err(|e| self.refused_by_disk(&request, &e))?;
-            let told = event.placed.iter().find(|placed| placed.pod_uid == request.pod_uid).cloned();
-            // The same question again changes nothing, and so tells nothing.
-            let placed = told.or_else(|| wire::placement(&self.state, &self.view(), &request.pod_uid));
-            Ok((placed, event))
-        });
+        let outcome = self.admit(&request, spec, deadline_unix_ms, occasion);
         MessageResult(match outcome {
             Ok((placed, event)) => {
                 self.metrics.admitted();
@@ -139,12 +121,14 @@ impl Handler<Release> for Allocations {
     type Result = MessageResult<Release>;
 
     fn handle(&mut self, Release { uid, sandbox_id }: Release, _: &mut Self::Context) -> Self::Result {
+        let occasion = Occasion::now();
         let plan = pods::release(&self.state, &self.machine, &self.rules, &uid, &sandbox_id);
         let released = plan.removes(&uid);
         if released {
             self.absent.heard(&uid);
         }
-        if let Err(e) = self.settle(plan) {
+        let step = Step::Release { uid: uid.clone(), sandbox_id };
+        if let Err(e) = self.settle(plan, step, occasion) {
             tracing::error!(error = %e, uid, "a release cannot be refused by the disk");
         }
         MessageResult(orm::ReleasePodReply { generation: self.ledger.generation(), released })
@@ -159,12 +143,13 @@ impl Handler<Reconcile> for Allocations {
         for pod in &running {
             listed.entry(&pod.request.pod_uid).or_default().insert(&pod.request.sandbox_id);
         }
+        let occasion = Occasion::now();
         let current = current_sandboxes(&running, &self.state);
         let plan = pods::adopt(&self.state, &self.machine, &self.rules, &current);
         let taken_in =
             plan.pods.iter().filter(|(uid, pod)| pod.is_some() && !self.state.pods.contains_key(*uid));
         let adopted: Vec<String> = taken_in.map(|(uid, _)| uid.clone()).collect();
-        if let Err(e) = self.settle(plan) {
+        if let Err(e) = self.settle(plan, Step::Adopt(current), occasion) {
             // They run, and go on running where they are; the next comparison tries again.
             tracing::warn!(error = %e, pods = adopted.len(), "running pods could not be taken in");
         }
@@ -213,6 +198,58 @@ impl Handler<GetTopology> for Allocations {
 // === impl Allocations ===
 
 impl Allocations {
+    fn admit(
+        &mut self,
+        request: &SandboxRequest,
+        spec: Option<Result<PodRequest, SpecFault>>,
+        deadline_unix_ms: i64,
+        occasion: Occasion,
+    ) -> Result<(Option<orm::PodPlacement>, Arc<PlacementEvent>), Refusal> {
+        // By its spec where that is known, else by what its sandbox tells.
+        let step = match &spec {
+            Some(Ok(pod)) => Step::AdmitSpec(pod.clone()),
+            Some(Err(_)) | None => Step::Admit(request.clone()),
+        };
+        let now = |this: &Self| (this.state.clone(), this.ledger.generation());
+        if let Some(fault) = spec.as_ref().and_then(|spec| spec.as_ref().err()) {
+            // What runs already goes on running.
+            if !self.state.pods.contains_key(&request.pod_uid) {
+                let refusal = self.refused(request, Reason::Invalid, Rule::Understood, fault.to_string());
+                self.note(now(self), step, Some(refusal.clone()), occasion);
+                return Err(refusal);
+            }
+        }
+        let Admission { plan, open } = match self.admission(&step) {
+            Ok(admission) => admission,
+            Err(refusal) => {
+                self.note(now(self), step, None, occasion);
+                return Err(refusal);
+            }
+        };
+        if deadline_unix_ms > 0 && clock::unix_ms() > deadline_unix_ms {
+            let message = "the deadline has passed: nobody waits".into();
+            let refusal = self.refused(request, Reason::Expired, Rule::Deadline, message);
+            self.note(now(self), step, Some(refusal.clone()), occasion);
+            return Err(refusal);
+        }
+        if open {
+            // Nothing is decided yet, so there is nothing to hold: its containers bring the request.
+            self.note(now(self), step, None, occasion);
+            return Ok(self.undecided(&plan, &request.pod_uid));
+        }
+        let arrived = occasion.clone();
+        let event = self.settle(plan, step.clone(), occasion).map_err(|e| {
+            let refusal = self.refused_by_disk(request, &e);
+            // What the disk refuses changes nothing.
+            self.note(now(self), step, Some(refusal.clone()), arrived);
+            refusal
+        })?;
+        let told = event.placed.iter().find(|placed| placed.pod_uid == request.pod_uid).cloned();
+        // The same question again changes nothing, and so tells nothing.
+        let placed = told.or_else(|| wire::placement(&self.state, &self.view(), &request.pod_uid));
+        Ok((placed, event))
+    }
+
     fn whole_state(&self) -> orm::State {
         orm::State {
             generation: self.ledger.generation(),
@@ -225,20 +262,18 @@ impl Allocations {
         }
     }
 
-    /// By its spec where that is known, else by what its sandbox tells.
-    fn admission(
-        &self,
-        request: &SandboxRequest,
-        spec: Option<Result<PodRequest, SpecFault>>,
-    ) -> Result<Admission, Refusal> {
-        match spec {
-            Some(Ok(pod)) => pods::admit_spec(&self.state, &self.machine, &self.rules, &pod)
+    fn admission(&self, step: &Step) -> Result<Admission, Refusal> {
+        match step {
+            Step::AdmitSpec(pod) => pods::admit_spec(&self.state, &self.machine, &self.rules, pod)
                 .map(|plan| Admission { plan, open: false }),
-            // What runs already goes on running.
-            Some(Err(fault)) if !self.state.pods.contains_key(&request.pod_uid) => {
-                Err(self.refused(request, Reason::Invalid, fault.to_string()))
-            }
-            Some(Err(_)) | None => pods::admit(&self.state, &self.machine, &self.rules, request),
+            Step::Admit(request) => pods::admit(&self.state, &self.machine, &self.rules, request),
+            _ => Err(Refusal {
+                reason: Reason::Unsupported,
+                rule: Rule::Named,
+                message: format!("a {} is no admission", step.kind()),
+                asked: None,
+                free: Vec::new(),
+            }),
         }
     }
 
@@ -258,9 +293,10 @@ impl Allocations {
         (placed, Arc::new(event))
     }
 
-    fn refused(&self, request: &SandboxRequest, reason: Reason, message: String) -> Refusal {
+    fn refused(&self, request: &SandboxRequest, reason: Reason, rule: Rule, message: String) -> Refusal {
         Refusal {
             reason,
+            rule,
             message,
             asked: request.request,
             free: pods::free_per_node(&self.state, &self.view()),
@@ -269,7 +305,7 @@ impl Allocations {
 
     fn refused_by_disk(&self, request: &SandboxRequest, e: &CommitError) -> Refusal {
         let message = format!("CPUs are given exclusively only when that is durable, and it is not: {e}");
-        self.refused(request, Reason::Storage, message)
+        self.refused(request, Reason::Storage, Rule::Durable, message)
     }
 }
 

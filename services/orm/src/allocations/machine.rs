@@ -1,12 +1,14 @@
 //! The machine changes under us: CPUs come and go at run time.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use oxalyst_ledger::CommitError;
 use oxalyst_topology::{Machine, discover};
 
-use super::Allocations;
+use super::{Allocations, Occasion};
 use crate::record;
+use oxalyst_planner::decision::Step;
 use oxalyst_planner::pods;
 
 /// What is looked at, and what was seen last.
@@ -48,7 +50,7 @@ impl Allocations {
                 if self.watched.fault.take().is_some() {
                     tracing::info!("the machine can be read again");
                 }
-                if machine != self.machine {
+                if machine != *self.machine {
                     self.change_machine(machine);
                 }
             }
@@ -68,7 +70,7 @@ impl Allocations {
     fn change_machine(&mut self, machine: Machine) {
         let (before, now) = (self.machine.online().to_string(), machine.online().to_string());
         tracing::warn!(before, now, "the machine has changed");
-        self.machine = machine;
+        self.machine = Arc::new(machine);
         if let Err(e) = self.take_up_machine() {
             tracing::error!(error = %e, "sets on CPUs that have gone could not be replaced; trying again");
         }
@@ -77,8 +79,9 @@ impl Allocations {
     /// What the machine and the reserved CPUs as they are now ask for, and a record of them.
     pub(super) fn take_up_machine(&mut self) -> Result<(), CommitError> {
         self.facts.set("online", self.machine.online());
+        let occasion = Occasion::now();
         let plan = pods::replan(&self.state, &self.machine, &self.rules);
         self.commit(std::iter::once(record::machine(&self.machine, &self.state.cpus.reserved)), false)?;
-        self.settle(plan).map(drop)
+        self.settle(plan, Step::Replan, occasion).map(drop)
     }
 }

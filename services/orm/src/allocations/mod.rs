@@ -4,6 +4,7 @@ mod absent;
 mod handlers;
 mod import;
 mod machine;
+mod noting;
 mod open;
 mod storage;
 mod told;
@@ -11,6 +12,7 @@ mod told;
 pub use handlers::{
     Admit, Admitted, GetState, GetTopology, Reconcile, Reconciled, Release, Released, Subscribe, Subscription,
 };
+pub use noting::{Occasion, Snapshot, WhatIf};
 pub use open::OpenError;
 pub use told::{ResizeContainer, SpecTold, SpecsTold};
 
@@ -26,10 +28,12 @@ use oxalyst_proto::orm::v1::PlacementEvent;
 use oxalyst_topology::Machine;
 use tokio::sync::broadcast;
 
+use crate::decisions::Recorder;
 use crate::metrics::Metrics;
 use crate::{clock, record, wire};
 use absent::Absent;
 use machine::Watched;
+use oxalyst_planner::decision::Step;
 use oxalyst_planner::pods::{self, Plan, Request, Rules, State};
 
 /// Requests that may wait for the actor. A node starts pods one by one; more than this is a flood.
@@ -42,8 +46,8 @@ const EVENTS: usize = 1024;
 pub struct Allocations {
     ledger: Ledger,
     state: State,
-    rules: Rules,
-    machine: Machine,
+    rules: Arc<Rules>,
+    machine: Arc<Machine>,
     watched: Watched,
     /// Changes that hold but could not be made durable yet, by key. Never an exclusive set.
     unsaved: BTreeMap<String, Change>,
@@ -58,6 +62,7 @@ pub struct Allocations {
     writable: Condition,
     facts: Facts,
     metrics: Metrics,
+    recorder: Recorder,
 }
 
 // === impl Allocations ===
@@ -79,17 +84,30 @@ impl Allocations {
     /// # Errors
     /// The disk failed and the plan gives CPUs away exclusively: those must not be given before it is durable. Any other plan
     /// holds at once and is made durable later.
-    fn settle(&mut self, plan: Plan) -> Result<Arc<PlacementEvent>, CommitError> {
+    fn settle(
+        &mut self,
+        plan: Plan,
+        step: Step,
+        occasion: Occasion,
+    ) -> Result<Arc<PlacementEvent>, CommitError> {
+        let generation = self.ledger.generation();
         let changes = pods::record::changes(&plan, &self.rules);
         self.commit(changes.into_iter().map(record::change), self.gives_away(&plan))?;
-        Ok(self.publish(plan))
+        // That the machine was looked at concerns every pod, and is worth remembering only if something came of it.
+        let came_of_it = !plan.pods.is_empty() || plan.moved || plan.remembered.is_some();
+        let (event, before) = self.publish(plan);
+        if came_of_it {
+            self.note((before, generation), step, None, occasion);
+        }
+        Ok(event)
     }
 
-    fn publish(&mut self, plan: Plan) -> Arc<PlacementEvent> {
+    /// Makes the plan true and tells the watchers; gives the state before.
+    fn publish(&mut self, plan: Plan) -> (Arc<PlacementEvent>, State) {
         let changes_something = !plan.is_empty();
         let removed = plan.removed().cloned().collect();
         let Plan { after, affected, .. } = plan;
-        self.state = after;
+        let before = std::mem::replace(&mut self.state, after);
         let event = Arc::new(PlacementEvent {
             generation: self.ledger.generation(),
             snapshot: false,
@@ -102,7 +120,7 @@ impl Allocations {
             // An error means that nobody watches.
             let _ = self.events.send(Arc::clone(&event));
         }
-        event
+        (event, before)
     }
 
     /// The machine as far as it may be used.
@@ -114,6 +132,7 @@ impl Allocations {
         self.look_at_machine();
         self.free_absent();
         self.end_ramp_up();
+        let occasion = Occasion::now();
         let promoted = pods::promote(&self.state, &self.machine, &self.rules);
         if !promoted.is_empty() {
             tracing::info!(
@@ -121,7 +140,7 @@ impl Allocations {
                 "dedicated pods that had waited for room get their sets"
             );
             // Refused by a failing disk, they wait on.
-            let _ = self.settle(promoted);
+            let _ = self.settle(promoted, Step::Promote, occasion);
         }
         self.meet();
         if !self.unsaved.is_empty() {
@@ -132,13 +151,14 @@ impl Allocations {
 
     /// Shared pods that have been running for long enough join their pools.
     fn end_ramp_up(&mut self) {
+        let occasion = Occasion::now();
         let elapsed = Request::Elapse { now_unix_ms: clock::unix_ms() };
         match pods::plan(&self.state, &self.machine, &self.rules, &elapsed) {
             Ok(plan) if plan.is_empty() => {}
             Ok(plan) => {
                 tracing::debug!(pods = plan.pods.len(), "shared pods have started and join their pools");
                 // It gives no CPUs away: what a failing disk refuses is written later.
-                let _ = self.settle(plan);
+                let _ = self.settle(plan, Step::Whole(elapsed), occasion);
             }
             Err(refusal) => tracing::error!(%refusal, "that time passes cannot be refused"),
         }
@@ -149,8 +169,10 @@ impl Allocations {
         let overdue = self.absent.overdue(&self.state);
         for (uid, sandbox_id) in &overdue {
             tracing::info!(uid, sandbox_id, "freed: the runtime has not listed the pod for the grace time");
+            let occasion = Occasion::now();
             let plan = pods::release(&self.state, &self.machine, &self.rules, uid, sandbox_id);
-            if let Err(e) = self.settle(plan) {
+            let step = Step::Release { uid: uid.clone(), sandbox_id: sandbox_id.clone() };
+            if let Err(e) = self.settle(plan, step, occasion) {
                 tracing::error!(error = %e, "a release cannot be refused by the disk");
             }
         }

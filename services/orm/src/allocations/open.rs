@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use oxalyst_ledger::{CommitError, Ledger, Opened, Options};
 use oxalyst_mesh::Mesh;
@@ -12,6 +13,7 @@ use super::absent::Absent;
 use super::import;
 use super::machine::Watched;
 use super::{Allocations, EVENTS};
+use crate::decisions::{Decisions, Recorder};
 use crate::metrics::Metrics;
 use crate::record::former::Former;
 use crate::settings::Settings;
@@ -93,7 +95,7 @@ impl Allocations {
     ///
     /// # Errors
     /// [`OpenError`], one line each; some [can pass](OpenError::can_pass). Damage of the ledger is no error: it is reported, and what is sound is used.
-    pub fn open(settings: &Settings, mesh: &Mesh) -> Result<Self, OpenError> {
+    pub fn open(settings: &Settings, mesh: &Mesh, decisions: &Decisions) -> Result<Self, OpenError> {
         let watched = Watched::new(settings.common.host_root.clone());
         let machine = discover(&watched.host_root)?;
         let rules = rules::rules(&settings.rules())?;
@@ -122,11 +124,17 @@ impl Allocations {
         // Nothing fails from here on, so that another attempt never registers them again.
         let metrics = Metrics::new(&mesh.registry);
         report(&opened, mesh, &metrics);
+        let recorder = Recorder::open(
+            settings.ledger_dir.join("decisions"),
+            settings.decision_limits(),
+            decisions.clone(),
+            mesh.facts.clone(),
+        );
         let mut allocations = Self {
             state: state(&ledger, &machine, &rules, reserved),
-            rules,
+            rules: Arc::new(rules),
             ledger,
-            machine,
+            machine: Arc::new(machine),
             watched,
             unsaved: std::collections::BTreeMap::new(),
             absent: Absent::new(settings.absent_grace()),
@@ -138,6 +146,7 @@ impl Allocations {
             writable,
             facts: mesh.facts.clone(),
             metrics,
+            recorder,
         };
         tracing::info!(
             generation = opened.generation,

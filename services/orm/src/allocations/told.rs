@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use actix::{Handler, Message, MessageResult};
-use oxalyst_planner::plan::{Reason, Refusal};
+use oxalyst_planner::decision::Step;
+use oxalyst_planner::plan::{Reason, Refusal, Rule};
 use oxalyst_planner::pods::{self, PodRequest, Request, Resize};
 use oxalyst_proto::orm::v1 as orm;
 use oxalyst_proto::orm::v1::PlacementEvent;
 
-use super::{Admitted, Allocations};
+use super::{Admitted, Allocations, Occasion};
 use crate::resize::{self, Told};
 use crate::{clock, wire};
 
@@ -35,10 +36,13 @@ pub struct ResizeContainer {
     pub told: Told,
     /// Past this time, milliseconds since the Unix epoch, nothing may be committed; 0: no such time.
     pub deadline_unix_ms: i64,
+    /// When it came.
+    pub occasion: Occasion,
 }
 
-/// What specs ask for and could not be given, by pod: tried again until there is room, or the spec asks for something else.
-pub(super) type Unmet = BTreeMap<String, PodRequest>;
+/// What is wanted of containers and could not be given yet, by pod and container: tried again until there is room, or until
+/// something else is wanted.
+pub(super) type Unmet = BTreeMap<(String, String), Resize>;
 
 impl Handler<SpecsTold> for Allocations {
     type Result = ();
@@ -46,8 +50,7 @@ impl Handler<SpecsTold> for Allocations {
     fn handle(&mut self, SpecsTold(specs): SpecsTold, _: &mut Self::Context) {
         for SpecTold { before, now } in specs {
             self.refine(&now);
-            self.unmet.remove(&now.uid);
-            self.follow_spec(before.as_ref(), now, true);
+            self.follow_spec(before.as_ref(), &now);
         }
     }
 }
@@ -57,7 +60,7 @@ impl Handler<ResizeContainer> for Allocations {
 
     fn handle(
         &mut self,
-        ResizeContainer { told, deadline_unix_ms }: ResizeContainer,
+        ResizeContainer { told, deadline_unix_ms, occasion }: ResizeContainer,
         _: &mut Self::Context,
     ) -> Self::Result {
         let uid = told.uid.clone();
@@ -65,18 +68,17 @@ impl Handler<ResizeContainer> for Allocations {
         let outcome = resize::by_runtime(pod.as_deref(), &told).and_then(|resize| {
             if deadline_unix_ms > 0 && clock::unix_ms() > deadline_unix_ms {
                 let message = "the deadline has passed: nobody waits".to_owned();
-                return Err(Refusal { reason: Reason::Expired, message, asked: told.cpu, free: Vec::new() });
+                let (reason, rule) = (Reason::Expired, Rule::Deadline);
+                let refusal = Refusal { reason, rule, message, asked: told.cpu, free: Vec::new() };
+                if let Some(resize) = resize {
+                    self.note_refused(resize, Some(refusal.clone()), occasion);
+                }
+                return Err(refusal);
             }
-            resize.map(|resize| self.resize(resize)).transpose()
+            resize.map(|resize| self.resize_now_or_later(resize, occasion)).transpose()
         });
         MessageResult(match outcome {
-            Ok(event) => {
-                if event.is_some() {
-                    // Whatever the spec asked for before, the kubelet wants this now.
-                    self.unmet.remove(&uid);
-                }
-                self.resized(&uid, event)
-            }
+            Ok(event) => self.resized(&uid, event.flatten()),
             Err(refusal) => {
                 tracing::info!(uid, container = told.container, reason = %refusal.reason, "a resize is refused: {refusal}");
                 self.metrics.refused(refusal.reason);
@@ -94,63 +96,107 @@ impl Handler<ResizeContainer> for Allocations {
 // === impl Allocations ===
 
 impl Allocations {
-    /// What specs asked for and could not be given, again.
+    /// What was wanted and could not be given, again.
     pub(super) fn meet(&mut self) {
-        for (uid, now) in std::mem::take(&mut self.unmet) {
-            if self.state.pods.contains_key(&uid) {
-                self.follow_spec(None, now, false);
+        for (of, resize) in std::mem::take(&mut self.unmet) {
+            let (uid, container) = &of;
+            if self.state.pods.get(uid).is_none_or(|pod| pod.container(container).is_none()) {
+                continue;
+            }
+            match self.resize(resize.clone(), false, Occasion::now()) {
+                Ok(_) => tracing::info!(uid, container, "resized as it was wanted: there is room now"),
+                Err(_) => drop(self.unmet.insert(of, resize)),
             }
         }
     }
 
     /// The pod's containers, one by one, in place of its total.
     fn refine(&mut self, now: &PodRequest) {
+        let occasion = Occasion::now();
         let plan = pods::refine(&self.state, &self.machine, &self.rules, now);
         if plan.is_empty() {
             return;
         }
         tracing::debug!(uid = now.uid, containers = now.containers.len(), "the pod is known by its spec");
-        if let Err(e) = self.settle(plan) {
+        if let Err(e) = self.settle(plan, Step::Refine(now.clone()), occasion) {
             tracing::warn!(error = %e, uid = now.uid, "the pod's spec cannot be taken up");
         }
     }
 
-    fn follow_spec(&mut self, before: Option<&PodRequest>, now: PodRequest, first: bool) {
+    fn follow_spec(&mut self, before: Option<&PodRequest>, now: &PodRequest) {
         let Some(pod) = self.state.pods.get(&now.uid) else { return };
-        let mut met = true;
-        for resize in resize::by_spec(pod, before, &now) {
-            let container = resize.container.clone();
-            match self.resize(resize) {
-                Ok(_) => tracing::info!(uid = now.uid, container, "resized as its spec asks"),
+        for resize in resize::by_spec(pod, before, now) {
+            let (uid, container) = (resize.uid.clone(), resize.container.clone());
+            match self.resize_now_or_later(resize.clone(), Occasion::now()) {
+                Ok(Some(_)) => tracing::info!(uid, container, "resized as its spec asks"),
+                Ok(None) => tracing::debug!(uid, container, "to be resized once it has started"),
                 Err(refusal) => {
-                    met = false;
-                    if first {
-                        self.metrics.refused(refusal.reason);
-                        tracing::warn!(
-                            uid = now.uid, container, reason = %refusal.reason,
-                            "the container keeps what it has, its spec asks for something else: {refusal}"
-                        );
-                    }
+                    self.metrics.refused(refusal.reason);
+                    tracing::warn!(
+                        uid, container, reason = %refusal.reason,
+                        "the container keeps what it has, its spec asks for something else: {refusal}"
+                    );
+                    self.unmet.insert((uid, container), resize);
                 }
             }
         }
-        if !met {
-            self.unmet.insert(now.uid.clone(), now);
-        }
     }
 
-    /// Makes the resize durable and true. The set of a container that grows is told to nobody before that.
-    fn resize(&mut self, resize: Resize) -> Result<Arc<PlacementEvent>, Refusal> {
+    /// As [`Allocations::resize`]; a container that has just started and runs where its pool's size means nothing yet is resized
+    /// as soon as it does: then there is no event. Whatever was wanted of it before is not wanted any more.
+    fn resize_now_or_later(
+        &mut self,
+        resize: Resize,
+        occasion: Occasion,
+    ) -> Result<Option<Arc<PlacementEvent>>, Refusal> {
+        let of = (resize.uid.clone(), resize.container.clone());
+        self.unmet.remove(&of);
+        if pods::is_ramping_up(&self.state, &of.0, &of.1) {
+            self.unmet.insert(of, resize);
+            return Ok(None);
+        }
+        self.resize(resize, true, occasion).map(Some)
+    }
+
+    /// Makes the resize durable and true. The set of a container that grows is told to nobody before that. A refusal is remembered
+    /// if it is `news`, and not each time that it is tried again.
+    fn resize(
+        &mut self,
+        resize: Resize,
+        news: bool,
+        occasion: Occasion,
+    ) -> Result<Arc<PlacementEvent>, Refusal> {
         let asked = resize.cpu;
-        let told = |refusal: Refusal| Refusal { asked, ..refusal };
-        let plan =
-            pods::plan(&self.state, &self.machine, &self.rules, &Request::Resize(resize)).map_err(told)?;
-        self.settle(plan).map_err(|e| Refusal {
-            reason: Reason::Storage,
-            message: format!("CPUs are given exclusively only when that is durable, and it is not: {e}"),
-            asked,
-            free: pods::free_per_node(&self.state, &self.view()),
+        let request = Request::Resize(resize.clone());
+        let plan = match pods::plan(&self.state, &self.machine, &self.rules, &request) {
+            Ok(plan) => plan,
+            Err(refusal) => {
+                if news {
+                    self.note_refused(resize, None, occasion);
+                }
+                return Err(Refusal { asked, ..refusal });
+            }
+        };
+        let arrived = occasion.clone();
+        self.settle(plan, Step::Whole(request), occasion).map_err(|e| {
+            let refusal = Refusal {
+                reason: Reason::Storage,
+                rule: Rule::Durable,
+                message: format!("CPUs are given exclusively only when that is durable, and it is not: {e}"),
+                asked,
+                free: pods::free_per_node(&self.state, &self.view()),
+            };
+            if news {
+                self.note_refused(resize, Some(refusal.clone()), arrived);
+            }
+            refusal
         })
+    }
+
+    /// What is refused changes nothing: it was planned on what is held now.
+    fn note_refused(&self, resize: Resize, overruled: Option<Refusal>, occasion: Occasion) {
+        let now = (self.state.clone(), self.ledger.generation());
+        self.note(now, Step::Whole(Request::Resize(resize)), overruled, occasion);
     }
 
     fn resized(&self, uid: &str, event: Option<Arc<PlacementEvent>>) -> orm::AdmitReply {

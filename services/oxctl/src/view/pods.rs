@@ -54,6 +54,18 @@ pub(crate) struct PlacementView {
     pub(crate) decided_by: String,
     pub(crate) flags: Vec<String>,
     pub(crate) sandbox_id: String,
+    /// Containers that run elsewhere than the pod.
+    pub(crate) containers: Vec<OwnPlaceView>,
+}
+
+/// Where a container runs that does not run where its pod does.
+#[derive(Debug, Serialize)]
+pub(crate) struct OwnPlaceView {
+    pub(crate) name: String,
+    pub(crate) cpus: Option<String>,
+    pub(crate) mems: Option<String>,
+    pub(crate) exclusive: bool,
+    pub(crate) pool: Option<String>,
 }
 
 /// What the gateway knows of a container.
@@ -172,11 +184,15 @@ impl PodView {
 
     fn cells(&self, container: Option<&ContainerView>, now_unix_ms: i64) -> Vec<String> {
         let placement = self.placement.as_ref();
+        let own = placement.zip(container).and_then(|(placement, container)| placement.own(&container.name));
         // The orm's word counts; without it, what the gateway last heard of it.
-        let cpus =
-            placement.map_or_else(|| container.and_then(|c| c.wanted_cpus.clone()), |p| p.cpus.clone());
-        let mems =
-            placement.map_or_else(|| container.and_then(|c| c.wanted_mems.clone()), |p| p.mems.clone());
+        let (cpus, mems) = match (own, placement) {
+            (Some(own), _) => (own.cpus.clone(), own.mems.clone()),
+            (None, Some(placement)) => (placement.cpus.clone(), placement.mems.clone()),
+            (None, None) => {
+                container.map(|c| (c.wanted_cpus.clone(), c.wanted_mems.clone())).unwrap_or_default()
+            }
+        };
         vec![
             self.namespace.clone(),
             self.name.clone(),
@@ -185,7 +201,7 @@ impl PodView {
             placement.map(|p| p.qos_level.clone()).unwrap_or_default(),
             cpus.unwrap_or_default(),
             mems.unwrap_or_default(),
-            self.set(),
+            own.map_or_else(|| self.set(), OwnPlaceView::set),
             placement.and_then(|p| duration::since(now_unix_ms, p.since_unix_ms)).unwrap_or_default(),
             placement.map(|p| p.decided_by.clone()).unwrap_or_default(),
         ]
@@ -233,6 +249,25 @@ impl PlacementView {
     }
 }
 
+impl PlacementView {
+    /// The container's own place, where it has one.
+    fn own(&self, container: &str) -> Option<&OwnPlaceView> {
+        self.containers.iter().find(|own| own.name == container)
+    }
+}
+
+// === impl OwnPlaceView ===
+
+impl OwnPlaceView {
+    fn set(&self) -> String {
+        match (self.exclusive, &self.pool) {
+            (true, _) => "exclusive".to_owned(),
+            (false, Some(pool)) => format!("shared ({pool})"),
+            (false, None) => "shared".to_owned(),
+        }
+    }
+}
+
 impl From<PodPlacement> for PlacementView {
     fn from(placed: PodPlacement) -> Self {
         Self {
@@ -249,6 +284,17 @@ impl From<PodPlacement> for PlacementView {
             decided_by: placed.decided_by,
             flags: placed.flags,
             sandbox_id: placed.sandbox_id,
+            containers: placed
+                .containers
+                .into_iter()
+                .map(|own| OwnPlaceView {
+                    cpus: told(&own.cpus),
+                    mems: told(if own.mems.is_empty() { &placed.mems } else { &own.mems }),
+                    exclusive: own.exclusive,
+                    pool: told(&own.pool),
+                    name: own.name,
+                })
+                .collect(),
         }
     }
 }
@@ -279,6 +325,7 @@ impl From<AppliedContainer> for ContainerView {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use oxalyst_proto::orm::v1::ContainerPlacement;
 
     fn placed(uid: &str, exclusive: bool) -> PodPlacement {
         PodPlacement {
@@ -320,6 +367,7 @@ mod tests {
 
     fn running(containers: Vec<AppliedContainer>) -> Option<ListContainersReply> {
         Some(ListContainersReply {
+            mode: "nri".into(),
             connected: true,
             runtime: "containerd v2".into(),
             containers,
@@ -342,6 +390,27 @@ mod tests {
              default    pod-a  z          running  shared_cores     0     0     shared (share)  42s    admit\n\
              default    pod-b  app        running  dedicated_cores  1     0     exclusive       42s    admit\n"
         );
+    }
+
+    #[test]
+    fn a_container_with_a_place_of_its_own_is_shown_there() {
+        let own = ContainerPlacement {
+            name: "side".into(),
+            cpus: "7".into(),
+            pool: "share".into(),
+            ..Default::default()
+        };
+        let pod = PodPlacement { containers: vec![own], ..placed("a", true) };
+        let view = PodsView::new(
+            state(vec![pod]),
+            running(vec![applied("a", "main"), applied("a", "side")]),
+            vec![],
+            0,
+        );
+        let text = view.render(false);
+        let rows: Vec<_> = text.lines().skip(1).collect();
+        assert!(rows[0].contains("exclusive") && !rows[0].contains(" 7 "), "{text}");
+        assert!(rows[1].contains("shared (share)") && rows[1].contains(" 7 "), "{text}");
     }
 
     #[test]

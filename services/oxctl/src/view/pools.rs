@@ -41,16 +41,17 @@ pub(crate) struct FreeView {
 
 impl PoolsView {
     pub(crate) fn new(state: State) -> Self {
-        let sets = || state.pods.iter().filter(|p| p.exclusive);
+        let sets = || state.pods.iter().flat_map(|pod| pod.exclusive_sets());
+        let owners = state.pods.iter().filter(|pod| pod.exclusive_sets().next().is_some());
         let cpus =
-            sets().filter_map(|p| p.cpus.parse::<CpuSet>().ok()).fold(CpuSet::default(), |a, b| &a | &b);
+            sets().filter_map(|own| own.0.parse::<CpuSet>().ok()).fold(CpuSet::default(), |a, b| &a | &b);
         let mems =
-            sets().filter_map(|p| p.mems.parse::<NumaMask>().ok()).fold(NumaMask::default(), |a, b| &a | &b);
+            sets().filter_map(|own| own.1.parse::<NumaMask>().ok()).fold(NumaMask::default(), |a, b| &a | &b);
         let exclusive = PoolView {
             name: "exclusive".into(),
             cpus: told(&cpus.to_string()),
             mems: told(&mems.to_string()),
-            pods: u32::try_from(sets().count()).unwrap_or(u32::MAX),
+            pods: u32::try_from(owners.count()).unwrap_or(u32::MAX),
         };
         let pool = |p: oxalyst_proto::orm::v1::Pool| PoolView {
             name: p.name,
@@ -132,6 +133,7 @@ mod tests {
             exclusive: true,
             cpus: cpus.into(),
             mems: "0".into(),
+            settled: true,
             ..PodPlacement::default()
         };
         State {

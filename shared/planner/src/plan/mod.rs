@@ -21,7 +21,7 @@ pub use quantity::{
     BOUND_POOL_RATIO, Demand, PoolFault, PoolSizes, Proportional, pool_sizes, proportional, suffices,
     whole_cpus,
 };
-pub use refusal::{NumaFree, Reason, Refusal};
+pub use refusal::{NumaFree, Reason, Refusal, Rule};
 pub use remarks::{DecidedBy, Flag, RequestSource, Stage};
 pub use take::{L3, take_by_topology};
 pub use words::UnknownWord;

@@ -10,6 +10,8 @@ use oxalyst_units::MilliCpu;
 pub struct Refusal {
     /// The kind of reason.
     pub reason: Reason,
+    /// The rule that decided.
+    pub rule: Rule,
     /// One sentence with numbers, for people.
     pub message: String,
     /// CPUs asked for; `None` where unknown.
@@ -42,5 +44,33 @@ closed_set! {
         Expired = "expired",
         /// The decision cannot be made durable.
         Storage = "storage",
+    }
+}
+
+closed_set! {
+    /// The rule that decided on a refusal.
+    Rule {
+        /// The request names what it is about.
+        Named = "named",
+        /// What it asks for can be understood: one amount for each container and resource.
+        Understood = "understood",
+        /// A sandbox that has ended is not admitted any more.
+        Ended = "ended",
+        /// There are CPUs for it, as its level and its wishes have them.
+        CpuRoom = "cpu-room",
+        /// There is memory for it on NUMA nodes.
+        MemoryRoom = "memory-room",
+        /// The topology policy: its resources agree on NUMA nodes.
+        Alignment = "alignment",
+        /// What was agreed on can be taken.
+        Placement = "placement",
+        /// Everybody else keeps a CPU.
+        OthersKeepCpus = "others-keep-cpus",
+        /// A running container keeps its NUMA nodes, and its having a set of its own or not.
+        RunningStays = "running-stays",
+        /// Nobody waits for the answer any more.
+        Deadline = "deadline",
+        /// Exclusive CPUs are given only when that is durable.
+        Durable = "durable",
     }
 }

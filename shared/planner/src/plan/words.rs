@@ -52,7 +52,7 @@ pub(crate) use closed_set;
 
 #[cfg(test)]
 mod tests {
-    use crate::plan::{DecidedBy, Flag, Reason, RequestSource, UnknownWord};
+    use crate::plan::{DecidedBy, Flag, Reason, RequestSource, Rule, UnknownWord};
     use std::{fmt::Debug, str::FromStr};
 
     fn reads_back<T: Debug + PartialEq + Copy + ToString + FromStr<Err = UnknownWord>>(all: &[T]) {
@@ -68,5 +68,6 @@ mod tests {
         reads_back(RequestSource::ALL);
         reads_back(DecidedBy::ALL);
         reads_back(Reason::ALL);
+        reads_back(Rule::ALL);
     }
 }

@@ -1,10 +1,10 @@
 //! Containers join under the dynamic policy.
 
-use super::{Asked, Pod, Refusal, Role, Rules, State, join::unaligned, refuse};
+use super::{Asked, Pod, Refusal, Role, Rules, State, Trace, join::unaligned, refuse};
 use crate::{
-    plan::Reason,
+    plan::{Reason, Rule},
     policy::{self, ContainerId, ContainerKind, Kind, Options, Wishes, memory},
-    topology_manager::{Containers, Hint, Merged, Policy, Provider, Subject, align},
+    topology_manager::{Containers, Hint, Merged, Policy, Provider, Subject},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask};
@@ -34,6 +34,7 @@ pub(super) fn join(
     options: &Options,
     pod: &Pod,
     new: &[Asked],
+    trace: &mut Trace,
 ) -> Result<(), Refusal> {
     let has_entry =
         |asked: &&Asked| pod.is_main(&asked.name) || matches!(asked.role, Role::App | Role::RestartableInit);
@@ -41,7 +42,8 @@ pub(super) fn join(
     order.sort_by_key(|asked| !pod.is_main(&asked.name));
     let mut joining = Joining::new(after, machine, rules, options, pod);
     let policy = joining.topology(rules);
-    align(rules.scope, &policy, &rules.nodes(machine), &order, &mut joining)
+    trace
+        .align(rules.scope, &policy, &rules.nodes(machine), &order, &mut joining)
         .map_err(|error| unaligned(error, rules, pod, &order))?;
     after.note_total(pod);
     Ok(())
@@ -132,7 +134,7 @@ impl<'a> Joining<'a> {
         let mut provider = BTreeMap::new();
         if request.aggregated() > MilliCpu(0) || request.wishes.numa_binding() {
             let hints = policy::hints(&self.after.cpus, self.options, self.machine, &request);
-            provider.insert(CPU.to_owned(), hints.map_err(refused)?);
+            provider.insert(CPU.to_owned(), hints.map_err(refused(Rule::CpuRoom))?);
         }
         let request = self.memory_request(asked);
         // How much memory reclaimed pods may have is advice. Without any it is no reason to refuse one.
@@ -146,7 +148,7 @@ impl<'a> Joining<'a> {
                 &request,
                 memory::Resource::Memory,
             );
-            provider.insert(MEMORY.to_owned(), hints.map_err(refused)?);
+            provider.insert(MEMORY.to_owned(), hints.map_err(refused(Rule::MemoryRoom))?);
         }
         Ok(if provider.is_empty() { Vec::new() } else { vec![provider] })
     }
@@ -155,7 +157,7 @@ impl<'a> Joining<'a> {
         let request = self.cpu_request(asked);
         policy::place_in(&mut self.after.cpus, self.options, self.machine, &request, Some(hint))
             .map(drop)
-            .map_err(refused)
+            .map_err(refused(Rule::Placement))
     }
 
     pub(super) fn place_memory(&mut self, asked: &Asked, hint: &Hint) -> Result<(), Refusal> {
@@ -165,7 +167,7 @@ impl<'a> Joining<'a> {
             request.cpu_nodes = cpus.map(|cpus| self.machine.nodes_of(&cpus));
         }
         let placed = memory::place(&self.after.memory, &self.supply, self.machine, &request, Some(hint));
-        self.after.memory.apply(&placed.map_err(refused)?.changes);
+        self.after.memory.apply(&placed.map_err(refused(Rule::Placement))?.changes);
         Ok(())
     }
 
@@ -231,12 +233,18 @@ impl Pod {
 }
 
 /// A refusal of the policy.
-pub(super) fn refused(refusal: policy::Refusal) -> Refusal {
-    let reason = match refusal.kind {
+fn refused(rule: Rule) -> impl FnOnce(policy::Refusal) -> Refusal {
+    move |refusal| {
+        let rule = if refusal.starves_others { Rule::OthersKeepCpus } else { rule };
+        refuse(reason(refusal.kind), rule, refusal.message)
+    }
+}
+
+const fn reason(kind: Kind) -> Reason {
+    match kind {
         Kind::Insufficient => Reason::Insufficient,
         Kind::Affinity => Reason::Affinity,
         Kind::Invalid => Reason::Invalid,
         Kind::Unsupported => Reason::Unsupported,
-    };
-    refuse(reason, refusal.message)
+    }
 }

@@ -1,10 +1,10 @@
 //! A pod starts, or containers join one that is known.
 
 use super::{
-    Asked, CpuPolicy, Pod, PodRequest, Refusal, Role, Rules, State, dynamic, native, refuse, settled,
+    Asked, CpuPolicy, Pod, PodRequest, Refusal, Role, Rules, State, Trace, dynamic, native, refuse, settled,
 };
 use crate::{
-    plan::{Flag, Reason},
+    plan::{Flag, Reason, Rule},
     policy::ContainerKind,
     topology_manager::{Unaligned, impossible, minima},
 };
@@ -19,9 +19,10 @@ pub(super) fn admit(
     machine: &Machine,
     rules: &Rules,
     request: &PodRequest,
+    trace: &mut Trace,
 ) -> Result<(), Refusal> {
     if request.uid.is_empty() || request.sandbox_id.is_empty() {
-        return Err(refuse(Reason::Invalid, "the pod's uid or its sandbox's id is missing"));
+        return Err(refuse(Reason::Invalid, Rule::Named, "the pod's uid or its sandbox's id is missing"));
     }
     let known = after.pods.get(&request.uid);
     let mut pod = match known {
@@ -47,8 +48,8 @@ pub(super) fn admit(
     }
     if !pod.node_agent {
         match &rules.cpu_policy {
-            CpuPolicy::Dynamic(options) => dynamic::join(after, machine, rules, options, &pod, &new)?,
-            CpuPolicy::Native(native) => native::join(after, machine, rules, *native, &pod, &new)?,
+            CpuPolicy::Dynamic(options) => dynamic::join(after, machine, rules, options, &pod, &new, trace)?,
+            CpuPolicy::Native(native) => native::join(after, machine, rules, *native, &pod, &new, trace)?,
         }
     }
     settled::settle(after, machine, rules);
@@ -84,15 +85,17 @@ pub(super) fn unaligned(unaligned: Unaligned<Refusal>, rules: &Rules, pod: &Pod,
     let policy = rules.topology.name();
     match unaligned {
         Unaligned::Other(refusal) => refusal,
-        Unaligned::TooManyNodes(error) => refuse(Reason::Unsupported, error.to_string()),
+        Unaligned::TooManyNodes(error) => refuse(Reason::Unsupported, Rule::Alignment, error.to_string()),
         Unaligned::Refused { container, providers, merged: _ } => {
             let who = match container.and_then(|index| order.get(index)) {
                 Some(container) if pod.containers.len() > 1 => format!("container {}", container.name),
                 _ => format!("pod {}", pod.full_name()),
             };
             if let Some(resource) = impossible(&providers) {
+                let rule = if resource == dynamic::MEMORY { Rule::MemoryRoom } else { Rule::CpuRoom };
                 return refuse(
                     Reason::Insufficient,
+                    rule,
                     format!("no NUMA nodes have enough {resource} for {who}"),
                 );
             }
@@ -101,6 +104,7 @@ pub(super) fn unaligned(unaligned: Unaligned<Refusal>, rules: &Rules, pod: &Pod,
                 least.iter().map(|(resource, nodes)| format!("{resource} on {nodes}")).collect();
             refuse(
                 Reason::Affinity,
+                Rule::Alignment,
                 format!(
                     "topology policy {policy} refuses {who}: its resources have no NUMA nodes in common that are as good as \
                      they could be; at the least: {}",

@@ -1,6 +1,6 @@
 //! The machine, its memory or the reserved CPUs are others than before.
 
-use super::{CpuPolicy, Pod, PodRequest, Rules, State, join, settled};
+use super::{CpuPolicy, Pod, PodRequest, Rules, State, Trace, join, settled};
 use crate::{
     plan::Flag,
     policy::{SHARE, Wishes, memory},
@@ -75,7 +75,7 @@ fn place_anew(after: &mut State, machine: &Machine, rules: &Rules, pod: &Arc<Pod
         containers: moving,
         now_unix_ms: pod.since_unix_ms,
     };
-    if join::admit(&mut attempt, machine, rules, &request).is_ok() {
+    if join::admit(&mut attempt, machine, rules, &request, &mut Trace::off()).is_ok() {
         // The order in which they were told is kept.
         attempt.change_pod(&pod.uid, |known| known.containers.clone_from(&pod.containers));
         *after = attempt;

@@ -32,6 +32,7 @@ mod settled;
 mod shortage;
 mod spec;
 mod state;
+mod trace;
 mod wording;
 
 pub use known::{KnownPod, take_over};
@@ -43,14 +44,16 @@ pub use pool::{Pool, SYSTEM, pools as shown_pools};
 pub use promote::promote;
 pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
+pub use resize::is_ramping_up;
 pub use rules::{CpuPolicy, Native, Rules};
-pub use sandbox::{ALL, Admission, admit, adopt, release, replan};
-pub use spec::{admit_spec, refine};
+pub use sandbox::{ALL, Admission, admit, admit_traced, adopt, release, replan, understood};
+pub use spec::{admit_spec, admit_spec_traced, refine};
 pub use state::{Class, Container, Pod, Role, State};
+pub use trace::{Merge, Trace};
 
 pub use crate::plan::Refusal;
 
-use crate::plan::Reason;
+use crate::plan::{Reason, Rule};
 use oxalyst_topology::Machine;
 
 /// What becomes of the request. The same arguments give the same answer, byte for byte.
@@ -59,14 +62,31 @@ use oxalyst_topology::Machine;
 /// The request is refused, with the rule that decided and the numbers; nothing changes then. What has happened already (a pod
 /// has ended, time has passed, the machine is another one) is never refused.
 pub fn plan(state: &State, machine: &Machine, rules: &Rules, request: &Request) -> Result<Plan, Refusal> {
+    plan_traced(state, machine, rules, request, &mut Trace::off())
+}
+
+/// As [`plan`], and notes in `trace` what was weighed. The answer is the same: planning writes a trace and never reads it.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_traced(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &Request,
+    trace: &mut Trace,
+) -> Result<Plan, Refusal> {
     let machine = rules.confine(machine);
     let mut after = state.clone();
     let outcome = match request {
-        Request::Admit(pod) => join::admit(&mut after, &machine, rules, pod),
-        Request::Resize(resize) => resize::resize(&mut after, &machine, rules, resize),
+        Request::Admit(pod) => join::admit(&mut after, &machine, rules, pod, trace),
+        Request::Resize(resize) => resize::resize(&mut after, &machine, rules, resize, trace),
         Request::RestartContainer { uid, container } => match state.pods.get(uid) {
             Some(pod) if pod.container(container).is_some() => Ok(()),
-            _ => Err(refuse(Reason::Invalid, format!("pod {uid} with container {container} is not known"))),
+            _ => {
+                let message = format!("pod {uid} with container {container} is not known");
+                Err(refuse(Reason::Invalid, Rule::Named, message))
+            }
         },
         Request::Remove { uid } => {
             ended::remove(&mut after, &machine, rules, uid);
@@ -90,6 +110,6 @@ pub fn plan(state: &State, machine: &Machine, rules: &Rules, request: &Request) 
     })
 }
 
-fn refuse(reason: Reason, message: impl Into<String>) -> Refusal {
-    Refusal { reason, message: message.into(), asked: None, free: Vec::new() }
+fn refuse(reason: Reason, rule: Rule, message: impl Into<String>) -> Refusal {
+    Refusal { reason, rule, message: message.into(), asked: None, free: Vec::new() }
 }

@@ -1,7 +1,7 @@
 //! Containers join under the native policy.
 
 use super::{
-    Asked, Class, Native, Pod, Refusal, Role, Rules, State,
+    Asked, Class, Native, Pod, Refusal, Role, Rules, State, Trace,
     dynamic::{CPU, MEMORY},
     join::unaligned,
     native_memory::{Room, take_over},
@@ -9,11 +9,11 @@ use super::{
 };
 use crate::{
     plan::{
-        NativeOption, Reason, exclusive_cpus, fills_cores, in_full_cores, native_hints, place_native,
+        NativeOption, Reason, Rule, exclusive_cpus, fills_cores, in_full_cores, native_hints, place_native,
         take_native,
     },
     policy::{Container, ContainerId, DEDICATED, SHARE, Wishes, memory},
-    topology_manager::{Containers, Hint, Merged, Provider, Subject, align},
+    topology_manager::{Containers, Hint, Merged, Provider, Subject},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
@@ -37,6 +37,7 @@ pub(super) fn join(
     native: Native,
     pod: &Pod,
     new: &[Asked],
+    trace: &mut Trace,
 ) -> Result<(), Refusal> {
     let mut order = new.to_vec();
     order.sort_by_key(|asked| match asked.role {
@@ -45,7 +46,8 @@ pub(super) fn join(
         Role::Ephemeral => 2,
     });
     let mut joining = Joining { after, machine, native, supply: rules.supply(machine), pod };
-    align(rules.scope, &rules.topology, &rules.nodes(machine), &order, &mut joining)
+    trace
+        .align(rules.scope, &rules.topology, &rules.nodes(machine), &order, &mut joining)
         .map_err(|error| unaligned(error, rules, pod, &order))
 }
 
@@ -93,7 +95,7 @@ impl Joining<'_> {
         if let Some(need) = need {
             if self.native.full_cores {
                 fills_cores(self.machine, need)
-                    .map_err(|error| refuse(Reason::Invalid, error.to_string()))?;
+                    .map_err(|error| refuse(Reason::Invalid, Rule::CpuRoom, error.to_string()))?;
             }
             let hints = native_hints(self.machine, &self.available(), &self.lent(), need);
             if hints.is_empty() {
@@ -119,6 +121,7 @@ impl Joining<'_> {
             nodes.map(|node| format!("{} on {}", (&node.cpus & &available).len(), node.id)).collect();
         refuse(
             Reason::Insufficient,
+            Rule::CpuRoom,
             format!("{need} CPU(s) of its own are asked for; free by NUMA node: {}", free.join(", ")),
         )
     }

@@ -2,7 +2,7 @@
 
 use super::{Refusal, Role, State, refuse};
 use crate::{
-    plan::Reason,
+    plan::{Reason, Rule},
     policy::{
         ContainerId,
         memory::{Resource, Supply},
@@ -96,6 +96,7 @@ impl<'a> Room<'a> {
             self.supply.0.keys().map(|node| format!("{} on {node}", Bytes(self.usable(*node)))).collect();
         refuse(
             Reason::Insufficient,
+            Rule::MemoryRoom,
             format!("{asked} of memory is asked for; free by NUMA node: {}", free.join(", ")),
         )
     }

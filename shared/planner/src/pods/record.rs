@@ -78,6 +78,18 @@ pub fn changes(plan: &Plan, rules: &Rules) -> Vec<Change> {
     changes
 }
 
+/// Every record of this state, the pools included even where they follow from the pods: on the machine that there was, which
+/// need not be the one that there is. Ascending by key.
+pub fn whole(state: &State) -> Vec<Change> {
+    let pod = |pod: &Arc<Pod>| Change::put(&format!("{POD_PREFIX}{}", pod.uid), encode(state, pod));
+    let mut records: Vec<Change> = state.pods.values().map(pod).collect();
+    records.push(Change::put(POOLS_KEY, encode_pools(state)));
+    if !state.cpus.remembered.is_empty() {
+        records.push(Change::put(REMEMBERED_KEY, encode_remembered(&state.cpus.remembered)));
+    }
+    records
+}
+
 // === impl Change ===
 
 impl Change {
@@ -93,6 +105,26 @@ pub fn load<'r>(
     rules: &Rules,
     reserved: CpuSet,
 ) -> (State, Vec<(String, RecordError)>) {
+    read(records, machine, rules, reserved, keeps_pools(rules))
+}
+
+/// The state that [`whole`] has written down, exactly as it was.
+pub fn restore<'r>(
+    records: impl Iterator<Item = (&'r str, &'r [u8])>,
+    machine: &Machine,
+    rules: &Rules,
+    reserved: CpuSet,
+) -> (State, Vec<(String, RecordError)>) {
+    read(records, machine, rules, reserved, true)
+}
+
+fn read<'r>(
+    records: impl Iterator<Item = (&'r str, &'r [u8])>,
+    machine: &Machine,
+    rules: &Rules,
+    reserved: CpuSet,
+    keeps_pools: bool,
+) -> (State, Vec<(String, RecordError)>) {
     let machine = rules.confine(machine);
     let mut state = State::default();
     state.cpus.reserved = reserved.clone();
@@ -102,7 +134,7 @@ pub fn load<'r>(
     for (key, bytes) in records {
         let taken = match key {
             REMEMBERED_KEY => decode_remembered(bytes).map(|known| state.cpus.remembered = known),
-            POOLS_KEY if keeps_pools(rules) => decode_pools(bytes).map(|known| kept = Some(known)),
+            POOLS_KEY if keeps_pools => decode_pools(bytes).map(|known| kept = Some(known)),
             _ if is_pod(key) => decode(&mut state, bytes),
             _ => Ok(()),
         };

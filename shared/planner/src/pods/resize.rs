@@ -1,8 +1,10 @@
 //! A running container is to have more or less than it has.
 
-use super::{Asked, CpuPolicy, Native, Pod, Refusal, Resize, Rules, State, dynamic, native, refuse, settled};
+use super::{
+    Asked, CpuPolicy, Native, Pod, Refusal, Resize, Rules, State, Trace, dynamic, native, refuse, settled,
+};
 use crate::{
-    plan::{NativeOption, Reason, exclusive_cpus, place_native, take_native},
+    plan::{NativeOption, Reason, Rule, exclusive_cpus, place_native, take_native},
     policy::{ContainerId, Options},
     topology_manager::{Policy, Unaligned, merge},
 };
@@ -16,10 +18,11 @@ pub(super) fn resize(
     machine: &Machine,
     rules: &Rules,
     request: &Resize,
+    trace: &mut Trace,
 ) -> Result<(), Refusal> {
     let unknown = || {
         let message = format!("pod {} with container {} is not known", request.uid, request.container);
-        refuse(Reason::Invalid, message)
+        refuse(Reason::Invalid, Rule::Named, message)
     };
     let mut pod = after.pods.get(&request.uid).map(|pod| Pod::clone(pod)).ok_or_else(unknown)?;
     let container = pod.containers.iter_mut().find(|container| container.name == request.container);
@@ -41,11 +44,18 @@ pub(super) fn resize(
         return Ok(());
     }
     match &rules.cpu_policy {
-        CpuPolicy::Dynamic(options) => of_level(after, machine, rules, options, &pod, (&old, &new))?,
+        CpuPolicy::Dynamic(options) => of_level(after, machine, rules, options, &pod, (&old, &new), trace)?,
         CpuPolicy::Native(native) => of_own(after, machine, rules, *native, &pod, (&old, &new))?,
     }
     settled::settle(after, machine, rules);
     settled::check(&before, after, machine)
+}
+
+/// Whether the container is shared and has started so lately that it runs on all CPUs for shared ones: what it asks for decides
+/// nothing until it joins its pool.
+pub fn is_ramping_up(state: &State, uid: &str, container: &str) -> bool {
+    let own = state.cpus.containers.get(&ContainerId::new(uid, container));
+    own.is_some_and(|own| own.qos == QosLevel::Shared && own.ramp_up && !own.wishes.numa_binding())
 }
 
 /// Under the dynamic policy: the pod's main container is what has, and must find, room.
@@ -56,6 +66,7 @@ fn of_level(
     options: &Options,
     pod: &Pod,
     (old, new): (&Asked, &Asked),
+    trace: &mut Trace,
 ) -> Result<(), Refusal> {
     let id = ContainerId::new(pod.uid.as_str(), new.name.as_str());
     let follows = pod.served == QosLevel::Dedicated && !pod.is_main(&new.name);
@@ -66,8 +77,10 @@ fn of_level(
     joining.resize = true;
     let policy = joining.topology(rules);
     let providers = joining.providers(&main)?;
+    trace.weighed(Some(&main.name), &providers);
     let merged = merge(&policy, &rules.nodes(machine), &providers);
-    let merged = merged.map_err(|error| refuse(Reason::Unsupported, error.to_string()))?;
+    let merged = merged.map_err(|error| refuse(Reason::Unsupported, Rule::Alignment, error.to_string()))?;
+    trace.merged(&merged);
     if !merged.admit {
         let refused = Unaligned::Refused { container: None, providers, merged };
         return Err(super::join::unaligned(refused, rules, pod, &[]));
@@ -125,6 +138,7 @@ fn of_own(
             _ => {
                 return Err(refuse(
                     Reason::Unsupported,
+                    Rule::RunningStays,
                     "a running container can neither get CPUs of its own nor lose them: make the pod anew",
                 ));
             }
@@ -138,6 +152,7 @@ fn of_own(
         if nodes.is_some() && now != nodes {
             return Err(refuse(
                 Reason::Insufficient,
+                Rule::RunningStays,
                 format!(
                     "{} of memory is asked for, more than NUMA node(s) {} have left",
                     new.memory.unwrap_or_default(),
@@ -158,7 +173,7 @@ fn resized(
     need: usize,
 ) -> Result<CpuSet, Refusal> {
     let have = &known.cpus;
-    let short = |what: String| refuse(Reason::Insufficient, what);
+    let short = |what: String| refuse(Reason::Insufficient, Rule::CpuRoom, what);
     if let Some(more) = need.checked_sub(have.len()) {
         let nodes = machine.nodes_of(have);
         let near = available & &native::cpus_of(machine, &nodes);
@@ -178,7 +193,7 @@ fn resized(
                 near.len(),
                 policy.name()
             );
-            return Err(refuse(Reason::Affinity, message));
+            return Err(refuse(Reason::Affinity, Rule::RunningStays, message));
         }
         let taken = place_native(machine, available, more, option, Some(&nodes));
         return taken.map(|taken| have | &taken).map_err(|error| short(error.to_string()));

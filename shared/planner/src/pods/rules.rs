@@ -96,12 +96,12 @@ impl Rules {
         }
     }
 
-    pub(super) fn nodes(&self, machine: &Machine) -> Nodes {
+    pub(crate) fn nodes(&self, machine: &Machine) -> Nodes {
         let nodes = Nodes::of(machine);
         if self.prefer_closest { nodes.prefer_closest(machine) } else { nodes }
     }
 
-    pub(super) fn supply(&self, machine: &Machine) -> memory::Supply {
+    pub(crate) fn supply(&self, machine: &Machine) -> memory::Supply {
         let nodes = machine.nodes().iter().filter(|node| node.has_memory);
         let supply = nodes.map(|node| {
             let reserved = self.memory_reserved.get(&node.id).copied().unwrap_or_default();

@@ -1,11 +1,11 @@
 //! Pods as their sandboxes tell them: by what they ask for in total, before their containers are known.
 
 use super::{
-    Asked, Plan, PodRequest, Refusal, Role, Rules, RunningSandbox, SandboxRequest, State, Told, ended, join,
-    refuse, settled, wording,
+    Asked, Plan, PodRequest, Refusal, Role, Rules, RunningSandbox, SandboxRequest, State, Told, Trace, ended,
+    join, refuse, settled, wording,
 };
 use crate::{
-    plan::{DecidedBy, Flag, Reason, RequestSource, Stage},
+    plan::{DecidedBy, Flag, Reason, RequestSource, Rule, Stage},
     policy::{ContainerId, SHARE, Wishes},
 };
 use oxalyst_qos::{QosLevel, enhancements, node_agent, qos_level};
@@ -40,24 +40,42 @@ pub fn admit(
     rules: &Rules,
     request: &SandboxRequest,
 ) -> Result<Admission, Refusal> {
+    admit_traced(state, machine, rules, request, &mut Trace::off())
+}
+
+/// As [`admit`], and notes in `trace` what was weighed.
+///
+/// # Errors
+/// As [`admit`].
+pub fn admit_traced(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &SandboxRequest,
+    trace: &mut Trace,
+) -> Result<Admission, Refusal> {
     let told = |mut refusal: Refusal| {
         refusal.asked = request.milli_cpu();
         refusal
     };
     if request.pod_uid.is_empty() || request.sandbox_id.is_empty() {
-        return Err(told(refuse(Reason::Invalid, "the pod's uid or its sandbox's id is missing")));
+        return Err(told(refuse(
+            Reason::Invalid,
+            Rule::Named,
+            "the pod's uid or its sandbox's id is missing",
+        )));
     }
     let known = state.pods.get(&request.pod_uid);
     let current = known.is_some_and(|pod| pod.sandbox_id == request.sandbox_id);
     if !current && state.released.contains(&request.sandbox_id) {
         let message = format!("sandbox {} has ended already", request.sandbox_id);
-        return Err(told(refuse(Reason::Expired, message)));
+        return Err(told(refuse(Reason::Expired, Rule::Ended, message)));
     }
     let asks = request.milli_cpu().is_some();
     let machine = rules.confine(machine);
     let after = match known {
         Some(pod) if !(pod.told.open && asks) => moved(state, request),
-        _ => first(state, &machine, rules, request, DecidedBy::Admit)?,
+        _ => first(state, &machine, rules, request, DecidedBy::Admit, trace)?,
     };
     let open = known.is_none()
         && request.stage == Stage::Sandbox
@@ -154,7 +172,8 @@ fn take_in(
         None if waits && request.stage == Stage::Sandbox && is_dedicated(request) => return,
         _ => {}
     }
-    let placed = stays.map_or_else(|| first(after, machine, rules, request, DecidedBy::Reconcile), Ok);
+    let placed = stays
+        .map_or_else(|| first(after, machine, rules, request, DecidedBy::Reconcile, &mut Trace::off()), Ok);
     *after = placed.unwrap_or_else(|_| without_room(after, machine, rules, request));
 }
 
@@ -169,6 +188,7 @@ fn first(
     rules: &Rules,
     request: &SandboxRequest,
     decided_by: DecidedBy,
+    trace: &mut Trace,
 ) -> Result<State, Refusal> {
     let mut after = state.clone();
     let mut pod = understood(request, decided_by);
@@ -180,7 +200,7 @@ fn first(
         retire(&mut after, &known.sandbox_id, &request.sandbox_id);
     }
     after.released.forget(&request.sandbox_id);
-    join::admit(&mut after, machine, rules, &pod).map(|()| after).map_err(|refusal| {
+    join::admit(&mut after, machine, rules, &pod, trace).map(|()| after).map_err(|refusal| {
         let mut others = state.clone();
         if others.pods.remove(&request.pod_uid).is_some() {
             others.drop_containers(&request.pod_uid, |_| true);
@@ -223,7 +243,7 @@ fn exactly(state: &State, machine: &Machine, rules: &Rules, running: &RunningSan
     let asked = request.milli_cpu().filter(|_| is_dedicated(request))?;
     let fits = u64::try_from(cpus.len()).is_ok_and(|len| len == asked.ceil_cpus());
     // What is free to it: admitted anywhere first, then moved onto its own CPUs.
-    let mut after = first(state, machine, rules, request, DecidedBy::Reconcile).ok()?;
+    let mut after = first(state, machine, rules, request, DecidedBy::Reconcile, &mut Trace::off()).ok()?;
     let id = ContainerId::new(request.pod_uid.as_str(), ALL);
     let own = after.cpus.containers.get(&id)?.clone();
     let free =
@@ -294,7 +314,7 @@ fn without_room(state: &State, machine: &Machine, rules: &Rules, request: &Sandb
 }
 
 /// A request as it is understood.
-fn understood(request: &SandboxRequest, decided_by: DecidedBy) -> PodRequest {
+pub fn understood(request: &SandboxRequest, decided_by: DecidedBy) -> PodRequest {
     let mut flags = BTreeSet::new();
     let qos = qos_level(&request.annotations).unwrap_or_else(|_| {
         flags.insert(Flag::QosInvalid);

@@ -2,7 +2,7 @@
 
 use super::{CpuPolicy, Pod, Refusal, Rules, State, placement, refuse, shortage};
 use crate::{
-    plan::{Flag, Reason},
+    plan::{Flag, Reason, Rule},
     policy::{self, Container, ContainerId, Options, RESERVE, SHARE, memory},
 };
 use oxalyst_qos::QosLevel;
@@ -78,7 +78,7 @@ pub(super) fn check(before: &State, after: &State, machine: &Machine) -> Result<
         let name = pod.map(|pod| pod.full_name()).unwrap_or_default();
         let level = pod.map(|pod| pod.served).unwrap_or_default();
         let message = format!("pod {name} ({level}) would be left without any CPU");
-        return Err(refuse(Reason::Insufficient, message));
+        return Err(refuse(Reason::Insufficient, Rule::OthersKeepCpus, message));
     }
     let agents = after.pods.groups().filter(|group| group.example.node_agent);
     let agents: usize = agents.map(|group| group.count).sum();
@@ -86,6 +86,7 @@ pub(super) fn check(before: &State, after: &State, machine: &Machine) -> Result<
     if agents > 0 && has_open(before) && !has_open(after) {
         return Err(refuse(
             Reason::Insufficient,
+            Rule::OthersKeepCpus,
             format!("every CPU would be exclusive, and none left for {agents} node agent(s)"),
         ));
     }

@@ -1,11 +1,11 @@
 //! Pods whose specs are known: containers of every kind, one by one.
 
 use super::{
-    Asked, CpuPolicy, Plan, Pod, PodRequest, Refusal, Role, Rules, State, dynamic, join, refuse, sandbox,
-    sandbox::ALL, settled, wording,
+    Asked, CpuPolicy, Plan, Pod, PodRequest, Refusal, Role, Rules, State, Trace, dynamic, join, refuse,
+    sandbox, sandbox::ALL, settled, wording,
 };
 use crate::{
-    plan::{Reason, exclusive_cpus},
+    plan::{Reason, Rule, exclusive_cpus},
     policy::{self, ContainerId, ContainerKind, memory},
     topology_manager::Hint,
 };
@@ -26,14 +26,28 @@ pub fn admit_spec(
     rules: &Rules,
     request: &PodRequest,
 ) -> Result<Plan, Refusal> {
+    admit_spec_traced(state, machine, rules, request, &mut Trace::off())
+}
+
+/// As [`admit_spec`], and notes in `trace` what was weighed.
+///
+/// # Errors
+/// As [`admit_spec`].
+pub fn admit_spec_traced(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &PodRequest,
+    trace: &mut Trace,
+) -> Result<Plan, Refusal> {
     if request.uid.is_empty() || request.sandbox_id.is_empty() {
-        return Err(refuse(Reason::Invalid, "the pod's uid or its sandbox's id is missing"));
+        return Err(refuse(Reason::Invalid, Rule::Named, "the pod's uid or its sandbox's id is missing"));
     }
     let known = state.pods.get(&request.uid);
     let current = known.is_some_and(|pod| pod.sandbox_id == request.sandbox_id);
     if !current && state.released.contains(&request.sandbox_id) {
         let message = format!("sandbox {} has ended already", request.sandbox_id);
-        return Err(refuse(Reason::Expired, message));
+        return Err(refuse(Reason::Expired, Rule::Ended, message));
     }
     let machine = rules.confine(machine);
     let mut after = state.clone();
@@ -43,7 +57,7 @@ pub fn admit_spec(
         return Ok(Plan::between(state, refined.unwrap_or(after), &machine));
     }
     sandbox::move_to(&mut after, &request.uid, &request.sandbox_id);
-    anew(&mut after, &machine, rules, request)?;
+    anew(&mut after, &machine, rules, request, trace)?;
     Ok(Plan::between(state, after, &machine))
 }
 
@@ -55,7 +69,7 @@ pub fn refine(state: &State, machine: &Machine, rules: &Rules, request: &PodRequ
     let after = match state.pods.get(&request.uid) {
         Some(pod) if pod.told.open => {
             let mut after = state.clone();
-            anew(&mut after, &machine, rules, request).ok().map(|()| after)
+            anew(&mut after, &machine, rules, request, &mut Trace::off()).ok().map(|()| after)
         }
         Some(_) => refined(state, &machine, rules, request),
         None => None,
@@ -64,7 +78,13 @@ pub fn refine(state: &State, machine: &Machine, rules: &Rules, request: &PodRequ
 }
 
 /// The pod as one that is new; one that was open until now gives way to it.
-fn anew(after: &mut State, machine: &Machine, rules: &Rules, request: &PodRequest) -> Result<(), Refusal> {
+fn anew(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &PodRequest,
+    trace: &mut Trace,
+) -> Result<(), Refusal> {
     let mut pod = request.clone();
     if let Some(known) = after.pods.remove(&request.uid) {
         pod.now_unix_ms = known.since_unix_ms;
@@ -74,7 +94,7 @@ fn anew(after: &mut State, machine: &Machine, rules: &Rules, request: &PodReques
         settled::settle(after, machine, rules);
     }
     let others = after.clone();
-    join::admit(after, machine, rules, &pod).map_err(|refusal| {
+    join::admit(after, machine, rules, &pod, trace).map_err(|refusal| {
         let asked = pod.told.request.or_else(|| pod.total_cpu());
         wording::not_admitted(refusal, &others, machine, rules, &pod, asked)
     })
@@ -87,7 +107,8 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
         let gained = request.containers.iter().any(|asked| known.container(&asked.name).is_none());
         let mut after = state.clone();
         let pod = PodRequest { sandbox_id: known.sandbox_id.clone(), ..request.clone() };
-        return (gained && join::admit(&mut after, machine, rules, &pod).is_ok()).then_some(after);
+        return (gained && join::admit(&mut after, machine, rules, &pod, &mut Trace::off()).is_ok())
+            .then_some(after);
     }
     let mut pod = Pod { containers: request.containers.clone(), ..Pod::clone(known) };
     pod.settle_main();
@@ -105,7 +126,7 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
         _ if pod.node_agent => {}
         CpuPolicy::Dynamic(options) => {
             account_memory(&mut after, machine, rules, options, &pod, &main);
-            dynamic::join(&mut after, machine, rules, options, &pod, &others).ok()?;
+            dynamic::join(&mut after, machine, rules, options, &pod, &others, &mut Trace::off()).ok()?;
             keep_pace(&mut after, &pod);
         }
         // Each container has a set of its own there: one for all of them cannot be divided under what runs.

@@ -21,6 +21,8 @@ pub struct Refusal {
     pub kind: Kind,
     /// One sentence with numbers, for people.
     pub message: String,
+    /// Whether there would be room, and somebody else would be left without.
+    pub starves_others: bool,
 }
 
 // === impl Kind ===
@@ -42,11 +44,15 @@ impl Kind {
 impl Refusal {
     /// A refusal of this kind.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), starves_others: false }
     }
 
     pub(super) fn insufficient(message: impl Into<String>) -> Self {
         Self::new(Kind::Insufficient, message)
+    }
+
+    pub(super) fn starving(message: impl Into<String>) -> Self {
+        Self { starves_others: true, ..Self::insufficient(message) }
     }
 
     pub(super) fn invalid(message: impl Into<String>) -> Self {

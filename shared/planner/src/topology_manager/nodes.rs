@@ -62,7 +62,7 @@ impl Nodes {
 
     /// Sum of the distances between the nodes of a mask, themselves included; 0 where distance does not matter. Compares masks
     /// of one size as their average does.
-    pub(super) fn distance(&self, mask: &NumaMask) -> u64 {
+    pub(crate) fn distance(&self, mask: &NumaMask) -> u64 {
         let Some(distances) = &self.distances else { return 0 };
         let rows = self.all.iter().zip(distances).filter(|(id, _)| mask.contains(*id));
         rows.flat_map(|(_, row)| self.all.iter().zip(row).filter(|(id, _)| mask.contains(*id)))

@@ -14,7 +14,10 @@ use crate::{
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask, NumaNode};
 use oxalyst_units::Bytes;
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 /// The NUMA nodes that would do for one resource of the container; `None` where it has no preference or asks for none of it.
 ///
@@ -35,7 +38,8 @@ pub fn hints(
     if nothing_to_say {
         return Ok(None);
     }
-    let looking = Looking { state, options, supply, machine, request, resource };
+    let taken = state.taken_by_node(resource);
+    let looking = Looking { state, options, supply, machine, request, resource, taken };
     let is_main = request.kind == ContainerKind::Main;
     match (request.qos, request.wishes.numa_binding()) {
         (QosLevel::Shared, false) => looking.common().map(|()| None),
@@ -53,6 +57,8 @@ struct Looking<'a> {
     machine: &'a Machine,
     request: &'a Request,
     resource: Resource,
+    /// Bytes that are taken, by node.
+    taken: BTreeMap<u32, u64>,
 }
 
 /// The memory of a NUMA node as a bound container sees it.
@@ -123,12 +129,13 @@ impl Looking<'_> {
             )));
         }
         let sockets: BTreeSet<u32> = nodes.iter().filter_map(|node| node.socket).collect();
+        let others = exclusive.then(|| self.state.bound());
         let offers: Vec<Offer> = nodes
             .iter()
             .map(|node| Offer {
                 node: node.id,
                 socket: node.socket.map_or(0, |socket| 1 << (sockets.range(..socket).count() % 64)),
-                room: self.free_for(node.id, exclusive),
+                room: self.free_for(node.id, others.as_ref()),
             })
             .collect();
         let size = if nodes.len() > ALL_SUBSETS { limit.min(least + 1) } else { limit };
@@ -210,21 +217,18 @@ impl Looking<'_> {
         taken.map_or(0, |taken| taken.values().map(|bytes| bytes.0).fold(0, u64::saturating_add))
     }
 
-    fn free(&self, node: u32) -> u64 {
-        self.state.free(self.supply, node, self.resource).0
+    fn taken(&self, node: u32) -> u64 {
+        self.taken.get(&node).copied().unwrap_or_default()
     }
 
-    /// An exclusive container can have nothing of a node that others have taken from.
-    fn free_for(&self, node: u32, exclusive: bool) -> u64 {
-        let is_there = |container: &Container| {
-            container.is_bound() && container.bound_to.as_ref().is_some_and(|nodes| nodes.contains(node))
-        };
-        let taken = || self.state.containers.kinds().any(is_there);
-        if exclusive && (taken() || self.state.taken(node, self.resource).0 > 0) {
-            0
-        } else {
-            self.free(node)
-        }
+    fn free(&self, node: u32) -> u64 {
+        self.supply.allocatable(node, self.resource).0.saturating_sub(self.taken(node))
+    }
+
+    /// An exclusive container can have nothing of a node that others have taken from, or are bound to.
+    fn free_for(&self, node: u32, others: Option<&NumaMask>) -> u64 {
+        let is_others = others.is_some_and(|others| others.contains(node) || self.taken(node) > 0);
+        if is_others { 0 } else { self.free(node) }
     }
 
     fn nowhere(&self) -> Refusal {

@@ -134,6 +134,18 @@ impl State {
         Bytes(at_most(taken.sum()))
     }
 
+    /// What is taken of each node, in bytes; nodes of which nothing is taken are left out.
+    pub(super) fn taken_by_node(&self, resource: Resource) -> BTreeMap<u32, u64> {
+        let mut taken: BTreeMap<u32, u64> = BTreeMap::new();
+        for group in self.containers.groups() {
+            for (node, bytes) in group.example.taken.get(&resource).into_iter().flatten() {
+                let sum = taken.entry(*node).or_default();
+                *sum = sum.saturating_add(bytes.0.saturating_mul(group.count as u64));
+            }
+        }
+        taken
+    }
+
     /// What of this node is free: nothing where more is taken than there is, as after a node has lost memory.
     pub fn free(&self, supply: &Supply, node: u32, resource: Resource) -> Bytes {
         Bytes(supply.allocatable(node, resource).0.saturating_sub(self.taken(node, resource).0))

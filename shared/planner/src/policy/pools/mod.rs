@@ -68,7 +68,7 @@ pub(super) fn recompute_strictly(
         Some(container) => (container.pod_name.as_str(), container.qos),
         None => (&*id.pod, oxalyst_qos::QosLevel::Shared),
     };
-    Err(Refusal::insufficient(format!("pod {pod} ({level}) would be left without any CPU")))
+    Err(Refusal::starving(format!("pod {pod} ({level}) would be left without any CPU")))
 }
 
 /// CPUs that pools may have: free ones, on nodes that are not somebody's own.

@@ -1,0 +1,180 @@
+//! Why it was decided so, what would be decided, and what would be decided now.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use oxalyst_planner::decision::{Given, Recording, RecordingError, Replay, Step, decide};
+use oxalyst_planner::pods::PodRequest;
+use oxalyst_proto::orm::v1::{
+    Decision, DecisionEntry, ListDecisionsRequest, RecordingFrame, recording_frame::Frame,
+};
+
+use crate::args::{ExplainArgs, Output, WhatIfArgs};
+use crate::ask::{AskError, answer, now_unix_ms};
+use crate::manifest::{Manifest, ManifestError, pair};
+use crate::peers::{PeerError, Peers};
+use crate::recorded::{self, RecordedError};
+use crate::view::decisions::{DecisionsView, Form, RecordView, ReplayView};
+use crate::view::{Answer, Told};
+
+/// Decisions looked through for those about one pod.
+const LOOKED_THROUGH: u32 = 10_000;
+
+/// Why nothing could be told.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReasonError {
+    #[error("no decision about pod {pod} is kept: {held}")]
+    Unknown { pod: String, held: &'static str },
+    #[error("the pod's manifest {}: {source}", path.display())]
+    Manifest { path: PathBuf, source: ManifestError },
+    #[error("{0}")]
+    Flags(#[from] ManifestError),
+    #[error("reading the pod's manifest {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Recorded(#[from] RecordedError),
+}
+
+pub(crate) async fn explain(peers: &Peers, args: &ExplainArgs, output: Output) -> Result<Answer, AskError> {
+    let pod = args.pod.clone().unwrap_or_default();
+    let limit = if pod.is_empty() { args.limit } else { LOOKED_THROUGH };
+    let asked = ListDecisionsRequest { pod: pod.clone(), refused_only: args.refused, limit };
+    let reply = peers.decisions(asked).await?;
+    let problems = match reply.lost {
+        0 => Vec::new(),
+        lost => vec![format!("orm could not keep {lost} decisions: too many came at once")],
+    };
+    let mut decisions = reply.decisions;
+    if pod.is_empty() {
+        let view =
+            DecisionsView::new(decisions, if output == Output::Wide { Form::Pages } else { Form::Lines });
+        return answer(&view, output, |_| view.render(), problems, Told::Well);
+    }
+    if !args.all {
+        decisions = last(decisions, &pod);
+    }
+    decisions.truncate(usize::try_from(args.limit).unwrap_or(usize::MAX));
+    if decisions.is_empty() {
+        return Err(ReasonError::Unknown { held: held(peers, &pod).await?, pod }.into());
+    }
+    let view = DecisionsView::new(decisions, Form::Pages);
+    answer(&view, output, |_| view.render(), problems, Told::Well)
+}
+
+/// The last decision that was about where the pod runs; else the last one of all.
+fn last(decisions: Vec<DecisionEntry>, pod: &str) -> Vec<DecisionEntry> {
+    let about = |entry: &DecisionEntry| {
+        let told = entry.decision.as_ref();
+        told.is_some_and(|told| told.asked.is_some() && is_about(told, pod))
+    };
+    let at = decisions.iter().position(about).unwrap_or(0);
+    decisions.into_iter().skip(at).take(1).collect()
+}
+
+fn is_about(told: &Decision, pod: &str) -> bool {
+    told.pod_uid == pod || format!("{}/{}", told.namespace, told.name) == pod
+}
+
+async fn held(peers: &Peers, pod: &str) -> Result<&'static str, PeerError> {
+    let state = peers.state().await?;
+    let named = |uid: &str, namespace: &str, name: &str| uid == pod || pod == format!("{namespace}/{name}");
+    let known = state.pods.iter().any(|own| named(&own.pod_uid, &own.namespace, &own.name));
+    Ok(match known {
+        true => {
+            "the pod is held, and was placed before the oldest decision that is kept, or taken in while it ran already; \
+             `oxctl pods -o wide` shows where it runs, and settings decisions_max_records and decisions_max_bytes how much is kept"
+        }
+        false => {
+            "this node holds no such pod either; name it as NAMESPACE/NAME or by its uid, and see `oxctl explain` for the pods \
+             of which decisions are kept"
+        }
+    })
+}
+
+pub(crate) async fn what_if(peers: &Peers, args: &WhatIfArgs, output: Output) -> Result<Answer, AskError> {
+    let pod = asked(args)?;
+    let step = Step::AdmitSpec(pod);
+    let decision = match &args.recorded {
+        None => peers.what_if(step.encode()).await?,
+        Some(path) => on_record(path, &step)?,
+    };
+    let told = Told::well_if(decision.refused.is_none());
+    let entry = DecisionEntry { decision: Some(decision), times: 1, ..DecisionEntry::default() };
+    let view = DecisionsView::new(vec![entry], Form::Pages);
+    answer(&view, output, |_| view.render(), Vec::new(), told)
+}
+
+fn on_record(path: &Path, step: &Step) -> Result<Decision, ReasonError> {
+    let replay = replayed(&recorded::read(path)?, path)?;
+    let given = Given {
+        state: &replay.world.state,
+        machine: &replay.world.machine,
+        rules: &replay.world.rules,
+        generation: replay.generation,
+        overruled: None,
+    };
+    Ok(decide(given, step).decision)
+}
+
+fn asked(args: &WhatIfArgs) -> Result<PodRequest, ReasonError> {
+    let pairs = |texts: &[String]| texts.iter().map(|text| pair(text)).collect::<Result<Vec<_>, _>>();
+    let mut manifest = match &args.manifest {
+        Some(path) => {
+            let text = text(path).map_err(|source| ReasonError::Unreadable { path: path.clone(), source })?;
+            Manifest::read(&text).map_err(|source| ReasonError::Manifest { path: path.clone(), source })?
+        }
+        None => Manifest::of_flags(args.qos.as_deref(), args.cpu.as_deref(), args.memory.as_deref())?,
+    };
+    manifest.annotate(pairs(&args.annotations)?);
+    manifest.label(pairs(&args.labels)?);
+    manifest.request(now_unix_ms()).map_err(|source| match &args.manifest {
+        Some(path) => ReasonError::Manifest { path: path.clone(), source },
+        None => ReasonError::Flags(source),
+    })
+}
+
+fn text(path: &Path) -> std::io::Result<String> {
+    if path.as_os_str() != "-" {
+        return std::fs::read_to_string(path);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    Ok(text)
+}
+
+pub(crate) async fn record(peers: &Peers, path: &Path, output: Output) -> Result<Answer, AskError> {
+    let mut stream = peers.record().await?;
+    let mut recording = Recording { written_by: String::new(), frames: Vec::new() };
+    let mut is_whole = false;
+    while let Some(RecordingFrame { frame }) = peers.next_frame(&mut stream).await? {
+        match frame {
+            Some(Frame::Head(head)) => recording.written_by = head.written_by,
+            Some(Frame::End(end)) => is_whole = end.frames == recording.frames.len() as u64,
+            Some(frame) => recording.frames.push(frame),
+            // Something that a later orm tells and that cannot be understood here.
+            None => {}
+        }
+    }
+    if !is_whole {
+        let frames = recording.frames.len();
+        return Err(unusable(path, RecordingError::Truncated { offset: 0, frames }).into());
+    }
+    let bytes = recording.encode();
+    recorded::write(path, &bytes).map_err(ReasonError::Recorded)?;
+    let view = RecordView::new(path, &recording, bytes.len());
+    answer(&view, output, |_| view.render(), Vec::new(), Told::Well)
+}
+
+pub(crate) fn replay(path: &Path, output: Output) -> Result<Answer, AskError> {
+    let recording = recorded::read(path).map_err(ReasonError::Recorded)?;
+    let view = ReplayView::new(path, replayed(&recording, path)?);
+    answer(&view, output, |_| view.render(), Vec::new(), Told::well_if(view.differing.is_empty()))
+}
+
+fn replayed(recording: &Recording, path: &Path) -> Result<Replay, ReasonError> {
+    Replay::of(recording).map_err(|source| unusable(path, source))
+}
+
+fn unusable(path: &Path, source: RecordingError) -> ReasonError {
+    ReasonError::Recorded(recorded::wrong(path, source))
+}

@@ -1,0 +1,256 @@
+//! A decision for people.
+
+use super::way;
+use oxalyst_proto::orm::v1::{
+    Decision, DecisionAsked, DecisionBasis, DecisionContainer, DecisionEntry, DecisionFree, DecisionMerge,
+    DecisionResource,
+};
+use oxalyst_units::{Bytes, MilliCpu};
+use std::fmt::{self, Write};
+
+/// Writes down one page.
+struct Page<'t, F> {
+    text: String,
+    time: &'t F,
+}
+
+/// The decision in one line: what became of which pod.
+pub fn line(decision: &Decision) -> String {
+    let who = match (decision.name.is_empty(), decision.pod_uid.is_empty()) {
+        (false, _) => format!("pod {}/{} (uid {})", decision.namespace, decision.name, decision.pod_uid),
+        (true, false) => format!("pod with uid {}", decision.pod_uid),
+        (true, true) => "the node".to_owned(),
+    };
+    let text = match &decision.refused {
+        Some(refused) => format!("{who}: {} refused ({})", decision.kind, refused.reason),
+        None => format!("{who}: {} {}", decision.kind, decision.outcome),
+    };
+    text.replace(char::is_control, " ")
+}
+
+/// A readable page. `time` writes milliseconds since the Unix epoch as a time of day.
+pub fn page<F: Fn(i64) -> String>(entry: &DecisionEntry, time: &F) -> String {
+    let mut page = Page { text: String::new(), time };
+    // Writing to a string does not fail.
+    let _ = page.write(entry);
+    page.text
+}
+
+// === impl Page ===
+
+impl<F: Fn(i64) -> String> Page<'_, F> {
+    fn write(&mut self, entry: &DecisionEntry) -> fmt::Result {
+        let decision = entry.decision.clone().unwrap_or_default();
+        writeln!(self.text, "{}", line(&decision))?;
+        if let Some(refused) = &decision.refused {
+            self.row("because", &refused.message)?;
+            self.row("rule", &format!("{}: {}", refused.rule, way::refusing(&refused.rule)))?;
+        }
+        self.when(entry)?;
+        if let Some(asked) = &decision.asked {
+            self.row("asked", &asked_in_words(asked))?;
+            for container in asked.containers.iter().filter(|_| asked.containers.len() > 1) {
+                let amounts = amounts(container.milli_cpu, container.memory_bytes);
+                self.row("", &format!("container {} ({}): {amounts}", container.name, container.role))?;
+            }
+        }
+        if let Some(basis) = &decision.basis {
+            self.basis(basis)?;
+        }
+        for (index, free) in decision.free.iter().enumerate() {
+            self.row(if index == 0 { "free" } else { "" }, &free_in_words(free))?;
+        }
+        for merge in &decision.merges {
+            self.merge(merge)?;
+        }
+        for (index, own) in decision.chosen.iter().enumerate() {
+            self.row(if index == 0 { "got" } else { "" }, &chosen_in_words(own))?;
+        }
+        if !decision.placed_by.is_empty() {
+            self.row("rule", &format!("{}: {}", decision.placed_by, way::in_words(&decision.placed_by)))?;
+        }
+        self.others(&decision)?;
+        if !decision.flags.is_empty() {
+            self.row("flags", &decision.flags.join(", "))?;
+        }
+        Ok(())
+    }
+
+    /// Names and annotations are foreign text, which must not move anybody's cursor.
+    fn row(&mut self, head: &str, text: &str) -> fmt::Result {
+        let text = text.replace(char::is_control, " ");
+        writeln!(self.text, "  {head:<9} {text}")
+    }
+
+    fn when(&mut self, entry: &DecisionEntry) -> fmt::Result {
+        let Some(envelope) = &entry.envelope else { return Ok(()) };
+        let mut text =
+            format!("{}, took {}", (self.time)(envelope.time_unix_ms), micros(envelope.duration_us));
+        if !envelope.trace_id.is_empty() {
+            write!(text, ", trace {}", envelope.trace_id)?;
+        }
+        if entry.times > 1 {
+            write!(text, "; {} times, last {}", entry.times, (self.time)(entry.last_unix_ms))?;
+        }
+        self.row("when", &text)
+    }
+
+    fn basis(&mut self, basis: &DecisionBasis) -> fmt::Result {
+        let DecisionBasis { generation, pods, cpu_policy, topology_policy, topology_scope, .. } = basis;
+        self.row(
+            "on",
+            &format!(
+                "generation {generation} with {pods} pods; CPU policy {cpu_policy}, topology policy {topology_policy} by \
+                 {topology_scope}"
+            ),
+        )?;
+        let DecisionBasis { state, machine, rules, .. } = basis;
+        self.row("", &format!("state {state}, machine {machine}, rules {rules}"))
+    }
+
+    fn merge(&mut self, merge: &DecisionMerge) -> fmt::Result {
+        let whom = match merge.container.as_str() {
+            "" | "*" => "the pod".to_owned(),
+            name => format!("container {name}"),
+        };
+        let verdict = match merge.admitted {
+            Some(true) if merge.resources.is_empty() => "nothing to be aligned",
+            Some(true) => "aligned",
+            Some(false) => "not aligned: refused",
+            None => "not merged",
+        };
+        self.row("weighed", &format!("for {whom}: {verdict}"))?;
+        for resource in &merge.resources {
+            self.resource(resource)?;
+        }
+        Ok(())
+    }
+
+    fn resource(&mut self, told: &DecisionResource) -> fmt::Result {
+        let came_out = match (&told.chosen, told.chosen_preferred) {
+            (Some(nodes), true) => format!("NUMA nodes {nodes}, preferred"),
+            (Some(nodes), false) => format!("NUMA nodes {nodes}, not preferred"),
+            (None, _) => "no NUMA nodes in particular".to_owned(),
+        };
+        let all = if told.indifferent { " (any would do)" } else { "" };
+        self.row("", &format!("{}: {came_out}{all}", told.resource))?;
+        for candidate in &told.candidates {
+            let memory = candidate.free_memory_bytes.map(|bytes| format!(", {}", bytes_in_words(bytes)));
+            let text = format!(
+                "nodes {:<8} {:<13} {} free{}: {}",
+                candidate.nodes,
+                if candidate.preferred { "preferred" } else { "not preferred" },
+                cpus(candidate.free_cpus),
+                memory.unwrap_or_default(),
+                verdict_in_words(&candidate.verdict)
+            );
+            self.row("", &format!("  {text}"))?;
+        }
+        for (verdict, count) in &told.left_out {
+            self.row("", &format!("  {count} more: {}", verdict_in_words(verdict)))?;
+        }
+        Ok(())
+    }
+
+    fn others(&mut self, decision: &Decision) -> fmt::Result {
+        let or_none = |cpus: &str| if cpus.is_empty() { "none".to_owned() } else { cpus.to_owned() };
+        for (index, pool) in decision.pools.iter().enumerate() {
+            let text = format!("{}: CPUs {} -> {}", pool.name, or_none(&pool.before), or_none(&pool.after));
+            self.row(if index == 0 { "pools" } else { "" }, &text)?;
+        }
+        for (index, other) in decision.affected.iter().enumerate() {
+            let (before, after) = (or_none(&other.cpus_before), or_none(&other.cpus_after));
+            let text = format!("{}/{}: CPUs {before} -> {after}", other.namespace, other.name);
+            self.row(if index == 0 { "others" } else { "" }, &text)?;
+        }
+        if decision.affected_more > 0 {
+            self.row("", &format!("and {} more pods", decision.affected_more))?;
+        }
+        Ok(())
+    }
+}
+
+fn asked_in_words(asked: &DecisionAsked) -> String {
+    let memory: u64 = asked.containers.iter().filter_map(|own| own.memory_bytes).sum();
+    let mut text = format!("{}, {}", asked.qos_level, asked.class);
+    let cpu = match (&asked.containers[..], asked.milli_cpu) {
+        ([only], None) => only.milli_cpu,
+        (_, total) => total,
+    };
+    let _ = write!(text, ", {}", amounts(cpu, Some(memory).filter(|bytes| *bytes > 0)));
+    let _ = match asked.source.as_str() {
+        "none" => write!(text, " (nobody told a request)"),
+        source => write!(text, " (told by {source})"),
+    };
+    if asked.node_agent {
+        text += ", a node agent";
+    }
+    for (key, value) in &asked.enhancements {
+        let _ = write!(text, ", {key}={value}");
+    }
+    text
+}
+
+fn amounts(milli: Option<u64>, bytes: Option<u64>) -> String {
+    let cpu = milli.filter(|milli| *milli > 0).map_or("no CPU".to_owned(), |milli| match milli {
+        1000 => "1 CPU".to_owned(),
+        milli => format!("{} CPUs", MilliCpu(milli)),
+    });
+    match bytes {
+        Some(bytes) => format!("{cpu}, {} of memory", bytes_in_words(bytes)),
+        None => cpu,
+    }
+}
+
+fn free_in_words(free: &DecisionFree) -> String {
+    let set = if free.cpus == 0 { String::new() } else { format!(" ({})", free.cpuset) };
+    let memory = free.memory_bytes.map(|bytes| format!(", {} of memory", bytes_in_words(bytes)));
+    format!("NUMA node {}: {}{set}{}", free.node, cpus(free.cpus.into()), memory.unwrap_or_default())
+}
+
+fn chosen_in_words(own: &DecisionContainer) -> String {
+    let whom =
+        if own.name == "*" { "all containers".to_owned() } else { format!("{} ({})", own.name, own.role) };
+    let how = match (own.exclusive, own.pool.as_str()) {
+        (true, _) => "its own".to_owned(),
+        (false, "") => "all that are not exclusive".to_owned(),
+        (false, pool) => format!("pool {pool}"),
+    };
+    format!("{whom}: CPUs {} ({how}), memory of NUMA nodes {}", own.cpus, own.mems)
+}
+
+fn cpus(count: u64) -> String {
+    format!("{count} CPU{}", if count == 1 { "" } else { "s" })
+}
+
+/// Exact where a binary unit is, else in mebibytes.
+fn bytes_in_words(bytes: u64) -> String {
+    if bytes.trailing_zeros() >= 20 || bytes < 1 << 20 {
+        Bytes(bytes).to_string()
+    } else {
+        format!("{}Mi", bytes >> 20)
+    }
+}
+
+fn micros(duration: u64) -> String {
+    if duration < 1000 {
+        format!("{duration} µs")
+    } else {
+        format!("{}.{} ms", duration / 1000, duration % 1000 / 100)
+    }
+}
+
+fn verdict_in_words(verdict: &str) -> &str {
+    match verdict {
+        "chosen" => "chosen",
+        "holds-chosen" => "holds those that came out",
+        "not-preferred" => "not preferred",
+        "not-shared" => "another resource cannot have them, or not as gladly",
+        "wider" => "more nodes than needed",
+        "narrower" => "fewer nodes than needed",
+        "farther" => "farther apart",
+        "later" => "as good, but later in order",
+        "no-room" => "no room",
+        other => other,
+    }
+}

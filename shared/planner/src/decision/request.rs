@@ -1,0 +1,115 @@
+//! Requests as messages.
+
+use super::StepError;
+use crate::{
+    plan::Stage,
+    pods::{Asked, PodRequest, SandboxRequest, Told},
+};
+use oxalyst_proto::orm::v1::{DecisionAskedContainer, JoinStep, SandboxStep};
+use oxalyst_units::{Bytes, MilliCpu};
+
+const SANDBOX: &str = "sandbox";
+const CONTAINER: &str = "container";
+
+pub(super) fn encode_sandbox(request: &SandboxRequest) -> SandboxStep {
+    SandboxStep {
+        sandbox_id: request.sandbox_id.clone(),
+        pod_uid: request.pod_uid.clone(),
+        namespace: request.namespace.clone(),
+        name: request.name.clone(),
+        labels: request.labels.clone(),
+        annotations: request.annotations.clone(),
+        priority: request.priority,
+        class: request.class.to_string(),
+        milli_cpu: request.request.map(|milli| milli.0),
+        source: request.request_source.to_string(),
+        stage: match request.stage {
+            Stage::Sandbox => SANDBOX,
+            Stage::Container => CONTAINER,
+        }
+        .to_owned(),
+        now_unix_ms: request.now_unix_ms,
+    }
+}
+
+pub(super) fn decode_sandbox(step: &SandboxStep) -> Result<SandboxRequest, StepError> {
+    Ok(SandboxRequest {
+        sandbox_id: step.sandbox_id.clone(),
+        pod_uid: step.pod_uid.clone(),
+        namespace: step.namespace.clone(),
+        name: step.name.clone(),
+        labels: step.labels.clone(),
+        annotations: step.annotations.clone(),
+        priority: step.priority,
+        class: step.class.parse()?,
+        request: step.milli_cpu.map(MilliCpu),
+        request_source: step.source.parse()?,
+        stage: match step.stage.as_str() {
+            SANDBOX => Stage::Sandbox,
+            CONTAINER => Stage::Container,
+            _ => return Err(StepError::Unknown),
+        },
+        now_unix_ms: step.now_unix_ms,
+    })
+}
+
+pub(super) fn encode_pod(pod: &PodRequest) -> JoinStep {
+    JoinStep {
+        pod_uid: pod.uid.clone(),
+        sandbox_id: pod.sandbox_id.clone(),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        qos_level: pod.qos.to_string(),
+        class: pod.class.to_string(),
+        enhancements: pod.wishes.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        node_agent: pod.node_agent,
+        milli_cpu: pod.told.request.map(|milli| milli.0),
+        source: pod.told.source.to_string(),
+        decided_by: pod.told.decided_by.to_string(),
+        open: pod.told.open,
+        flags: pod.flags.iter().map(ToString::to_string).collect(),
+        containers: pod.containers.iter().map(encode_container).collect(),
+        now_unix_ms: pod.now_unix_ms,
+    }
+}
+
+pub(super) fn decode_pod(step: &JoinStep) -> Result<PodRequest, StepError> {
+    let container = |told: &DecisionAskedContainer| {
+        Ok::<_, StepError>(Asked {
+            name: told.name.clone(),
+            role: told.role.parse()?,
+            cpu: told.milli_cpu.map(MilliCpu),
+            limit: told.limit_milli_cpu.map(MilliCpu),
+            memory: told.memory_bytes.map(Bytes),
+        })
+    };
+    Ok(PodRequest {
+        uid: step.pod_uid.clone(),
+        sandbox_id: step.sandbox_id.clone(),
+        namespace: step.namespace.clone(),
+        name: step.name.clone(),
+        qos: step.qos_level.parse().map_err(|_| StepError::Level(step.qos_level.clone()))?,
+        class: step.class.parse()?,
+        wishes: step.enhancements.clone().into_iter().collect(),
+        node_agent: step.node_agent,
+        told: Told {
+            request: step.milli_cpu.map(MilliCpu),
+            source: step.source.parse()?,
+            decided_by: step.decided_by.parse()?,
+            open: step.open,
+        },
+        flags: step.flags.iter().map(|flag| flag.parse()).collect::<Result<_, _>>()?,
+        containers: step.containers.iter().map(container).collect::<Result<_, _>>()?,
+        now_unix_ms: step.now_unix_ms,
+    })
+}
+
+pub(super) fn encode_container(asked: &Asked) -> DecisionAskedContainer {
+    DecisionAskedContainer {
+        name: asked.name.clone(),
+        role: asked.role.to_string(),
+        milli_cpu: asked.cpu.map(|milli| milli.0),
+        limit_milli_cpu: asked.limit.map(|milli| milli.0),
+        memory_bytes: asked.memory.map(|bytes| bytes.0),
+    }
+}
