@@ -178,7 +178,7 @@ impl<K, V> Grouped<K, V> {
     {
         let chunks = self.chunks.get(self.chunk_of(key)..).unwrap_or_default();
         let at = chunks.first().map_or(0, |chunk| chunk.position(key).unwrap_or_else(|place| place));
-        Entries { chunks, at }.from_there()
+        Entries { chunks, at }.or_next_chunk()
     }
 
     /// The chunk in which the key is if it is anywhere.
@@ -425,8 +425,8 @@ impl<'m, K, V> Entries<'m, K, V> {
         self.at = 0;
     }
 
-    /// At the beginning of the next chunk, if it is at the end of one.
-    fn from_there(mut self) -> Self {
+    /// The same place, at the beginning of the next chunk where it is past the end of one.
+    fn or_next_chunk(mut self) -> Self {
         if self.peek().is_none() {
             self.pass();
         }
