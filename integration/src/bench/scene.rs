@@ -101,6 +101,12 @@ impl Scene {
 
     /// What the runtime waits for such a pod. It is removed again, and the pools have grown back.
     pub(super) async fn hooks(&mut self, level: &str, milli_cpu: u64) -> Result<Hooks, Fault> {
+        let last = match self.running.last() {
+            Some((_, last)) if level == "dedicated_cores" => {
+                Some((last.clone(), self.runtime.cpus_allowed(last).await?))
+            }
+            _ => None,
+        };
         self.runtime.forget_observed();
         let (sandbox, _) = self.create(level, milli_cpu).await?;
         let took = self.runtime.observed(|o| {
@@ -120,13 +126,10 @@ impl Scene {
             if held { Err(Fault::from("a removed pod is still held")) } else { Ok(()) }
         })
         .await?;
-        if level == "dedicated_cores"
-            && let Some((_, last)) = self.running.last().cloned()
-        {
-            let online = self.runtime.online_cpus();
+        if let Some((last, before)) = last {
             poll_until(PATIENCE, async || match self.runtime.cpus_allowed(&last).await {
-                Ok(now) if now == online => Ok(()),
-                Ok(now) => Err(format!("a pool has not grown back: {now}").into()),
+                Ok(now) if now == before => Ok(()),
+                Ok(now) => Err(format!("a pool was on {before} and has not grown back: {now}").into()),
                 Err(e) => Err(Fault::from(e)),
             })
             .await?;

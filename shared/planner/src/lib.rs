@@ -3,8 +3,8 @@
 //! [`pods`] decides for whole pods, by [`policy`] container for container and by [`topology_manager`] among resources, under [`rules`]
 //! made from settings. [`plan`] chooses CPUs out of sets and holds the words in which decisions are told.
 
-pub mod copy_on_write;
 pub mod decision;
+pub mod grouped;
 pub mod plan;
 pub mod pods;
 pub mod policy;

@@ -203,7 +203,7 @@ proptest! {
             prop_assert_eq!(after.get(&uid), Some(&set));
         }
         for uid in after.keys().filter(|uid| !exclusive(&before).contains_key(*uid)) {
-            let pod = &node.state.pods[uid];
+            let pod = node.state.pods.get(uid).unwrap();
             prop_assert!(!pod.flags.contains(&Flag::AdoptedWithoutRoom) && !pod.flags.contains(&Flag::CpuOffline));
         }
         nobody_is_without(&node)?;

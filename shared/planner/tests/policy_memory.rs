@@ -182,17 +182,17 @@ fn an_exclusive_pod_takes_all_that_is_free_and_the_others_leave_its_nodes() {
     let supply = supply([8; 4]);
     let shared = request("s", QosLevel::Shared, &[], 1);
     let state = with(&State::default(), &supply, &shared, None);
-    assert_eq!(state.containers[&shared.id].mems, mask("0-3").unwrap());
+    assert_eq!(state.containers.get(&shared.id).unwrap().mems, mask("0-3").unwrap());
 
     let exclusive = request("x", QosLevel::Dedicated, EXCLUSIVE, 10);
     let state = with(&state, &supply, &exclusive, Some(&on("2-3")));
-    assert_eq!(state.containers[&exclusive.id].mems, mask("2-3").unwrap());
-    assert_eq!(state.containers[&shared.id].mems, mask("0-1").unwrap());
+    assert_eq!(state.containers.get(&exclusive.id).unwrap().mems, mask("2-3").unwrap());
+    assert_eq!(state.containers.get(&shared.id).unwrap().mems, mask("0-1").unwrap());
     assert_eq!(state.free(&supply, 3, Resource::Memory), Bytes(0));
 
     let mut after = state.clone();
     after.apply(&remove(&state, &sixteen_cpus(), "x"));
-    assert_eq!(after.containers[&shared.id].mems, mask("0-3").unwrap());
+    assert_eq!(after.containers.get(&shared.id).unwrap().mems, mask("0-3").unwrap());
     assert_eq!(after.free(&supply, 3, Resource::Memory), Bytes(8 * GIB));
 }
 
@@ -215,7 +215,7 @@ fn a_sidecar_follows_its_main_container_and_is_accounted_nothing() {
     assert_eq!(place(&State::default(), &supply, &machine, &side, None).unwrap().mems, None);
     let state = with(&State::default(), &supply, &main, Some(&on("1")));
     let state = with(&state, &supply, &side, None);
-    assert_eq!(state.containers[&side.id].mems, mask("1").unwrap());
+    assert_eq!(state.containers.get(&side.id).unwrap().mems, mask("1").unwrap());
     assert_eq!(state.free(&supply, 1, Resource::Memory), Bytes(6 * GIB));
 }
 

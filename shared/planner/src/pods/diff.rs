@@ -1,7 +1,7 @@
 //! What differs between two states on one machine, at the cost of what differs.
 
 use super::{Pod, State, placement::Seen, record};
-use crate::{copy_on_write::pairs, policy::ContainerId};
+use crate::{grouped::pairs, policy::ContainerId};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
 use std::{collections::BTreeSet, sync::Arc};
@@ -10,6 +10,8 @@ use std::{collections::BTreeSet, sync::Arc};
 pub(super) struct Diff {
     /// Pods that are known afterwards and whose record is another one.
     pub(super) recorded: BTreeSet<String>,
+    /// Pods that are known before and not afterwards.
+    pub(super) removed: BTreeSet<String>,
     /// Pods of which a container runs elsewhere, or is flagged otherwise. May lack those of `recorded`.
     pub(super) moved: BTreeSet<String>,
     /// Whether an entry of any container is another one.
@@ -20,12 +22,17 @@ pub(super) struct Diff {
 
 impl Diff {
     pub(super) fn between(before: &State, after: &State, machine: &Machine) -> Self {
-        let mut diff = Self { recorded: BTreeSet::new(), moved: BTreeSet::new(), entries: false };
+        let mut diff = Self {
+            recorded: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            moved: BTreeSet::new(),
+            entries: false,
+        };
         for (uid, old, new) in pairs(&before.pods, &after.pods) {
-            if let Some(new) = new
-                && old != Some(new)
-            {
-                diff.recorded.insert(uid.clone());
+            match new {
+                None => drop(diff.removed.insert(uid.clone())),
+                Some(new) if old != Some(new) => drop(diff.recorded.insert(uid.clone())),
+                Some(_) => {}
             }
         }
         let mut candidates: BTreeSet<String> = BTreeSet::new();

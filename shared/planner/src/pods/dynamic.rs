@@ -155,9 +155,9 @@ impl<'a> Joining<'a> {
 
     pub(super) fn place_cpus(&mut self, asked: &Asked, hint: &Hint) -> Result<(), Refusal> {
         let request = self.cpu_request(asked);
-        let placed = policy::place(&self.after.cpus, self.options, self.machine, &request, Some(hint));
-        self.after.cpus.apply(&placed.map_err(refused(Rule::Placement))?.changes);
-        Ok(())
+        policy::place_in(&mut self.after.cpus, self.options, self.machine, &request, Some(hint))
+            .map(drop)
+            .map_err(refused(Rule::Placement))
     }
 
     pub(super) fn place_memory(&mut self, asked: &Asked, hint: &Hint) -> Result<(), Refusal> {

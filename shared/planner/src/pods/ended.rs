@@ -29,7 +29,7 @@ pub(super) fn ramp_up(after: &mut State, machine: &Machine, rules: &Rules, now_u
         let since = after.pods.get(uid).map(|pod| pod.since_unix_ms);
         since.is_some_and(|since| now_unix_ms.saturating_sub(since) >= rules.ramp_up_ms)
     };
-    let rising = after.cpus.containers.iter().filter(|(id, container)| container.ramp_up && over(&id.pod));
+    let rising = after.cpus.containers.of_kind(|container| container.ramp_up).filter(|(id, _)| over(&id.pod));
     let rising: BTreeSet<ContainerId> = rising.map(|(id, _)| id.clone()).collect();
     if rising.is_empty() {
         return;

@@ -3,7 +3,7 @@
 use super::{CpuPolicy, Pod, PodRequest, Rules, State, Trace, join, settled};
 use crate::{
     plan::Flag,
-    policy::{ContainerId, SHARE, Wishes},
+    policy::{SHARE, Wishes, memory},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine};
@@ -94,37 +94,40 @@ fn to_shared(after: &mut State, pod: &Pod, flag: Flag, moves: impl Fn(&str) -> b
         }
         pod.flags.insert(flag);
     });
-    let concerned = |id: &ContainerId| *id.pod == *pod.uid && moves(&id.container);
-    for (_, own) in after.cpus.containers.iter_mut().filter(|(id, _)| concerned(id)) {
-        let own = Arc::make_mut(own);
-        own.qos = QosLevel::Shared;
-        own.wishes = Wishes::default();
-        own.owner = Some(SHARE.to_owned());
-        own.ramp_up = false;
-        own.baseline = CpuSet::new();
-        own.numa_hint = None;
-        own.pod_request = None;
-    }
-    for (_, own) in after.memory.containers.iter_mut().filter(|(id, _)| concerned(id)) {
-        let own = Arc::make_mut(own);
-        own.qos = QosLevel::Shared;
-        own.wishes = Wishes::default();
-        own.taken = BTreeMap::new();
-        own.bound_to = None;
-    }
+    after.cpus.change_of_pod(
+        &pod.uid,
+        |id, _| moves(&id.container),
+        |own| {
+            own.qos = QosLevel::Shared;
+            own.wishes = Wishes::default();
+            own.owner = Some(SHARE.to_owned());
+            own.ramp_up = false;
+            own.baseline = CpuSet::new();
+            own.numa_hint = None;
+            own.pod_request = None;
+        },
+    );
+    after.memory.change_of_pod(
+        &pod.uid,
+        |id, _| moves(&id.container),
+        |own| {
+            own.qos = QosLevel::Shared;
+            own.wishes = Wishes::default();
+            own.taken = BTreeMap::new();
+            own.bound_to = None;
+        },
+    );
 }
 
 /// A pod that has its nodes for itself has all of what they have now.
 fn take_up_memory(after: &mut State, machine: &Machine, rules: &Rules) {
     let supply = rules.supply(machine);
-    if !after.memory.containers.values().any(|own| own.is_exclusive()) {
-        return;
-    }
-    for own in after.memory.containers.values_mut().filter(|own| own.is_exclusive()) {
-        for (resource, taken) in &mut Arc::make_mut(own).taken {
+    let exclusive = |own: &memory::Container| own.is_exclusive().then_some(());
+    after.memory.containers.update(exclusive, |own, ()| {
+        for (resource, taken) in &mut own.taken {
             for (node, bytes) in taken {
                 *bytes = supply.allocatable(*node, *resource);
             }
         }
-    }
+    });
 }

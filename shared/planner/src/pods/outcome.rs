@@ -29,18 +29,17 @@ pub struct Plan {
 impl Plan {
     pub(super) fn between(before: &State, after: State, machine: &Machine) -> Self {
         let diff = Diff::between(before, &after, machine);
-        let mut pods = BTreeMap::new();
-        for uid in before.pods.keys().filter(|uid| !after.pods.contains_key(*uid)) {
-            pods.insert(uid.clone(), None);
-        }
+        let mut pods: BTreeMap<_, _> = diff.removed.into_iter().map(|uid| (uid, None)).collect();
         for uid in &diff.recorded {
             pods.insert(uid.clone(), after.pods.get(uid).cloned());
         }
         let remembered = &after.cpus.remembered;
+        let mut affected = diff.moved;
+        affected.extend(diff.recorded);
         Self {
             remembered: (before.cpus.remembered != *remembered).then(|| remembered.clone()),
             moved: diff.entries || before.cpus.pools != after.cpus.pools,
-            affected: diff.moved.into_iter().chain(diff.recorded).collect(),
+            affected,
             pods,
             after,
         }

@@ -3,7 +3,7 @@
 use super::{Pod, Role, State, pool::SYSTEM};
 use crate::{
     plan::{Flag, NumaFree},
-    policy::{Container, ContainerId, INTERRUPT, RESERVE},
+    policy::{Container, ContainerId, ContainerKind, INTERRUPT, RESERVE},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
@@ -47,6 +47,8 @@ pub(super) struct Seen<'a> {
     /// For those whose own CPUs are gone.
     refuge: CpuSet,
     mems: NumaMask,
+    /// The nodes that have memory.
+    with_memory: NumaMask,
 }
 
 // === impl Seen ===
@@ -64,7 +66,7 @@ impl<'a> Seen<'a> {
         };
         let refuge = first([&open - &state.cpus.reserved, open, schedulable]);
         let mems = state.memory.common_mems(machine);
-        Self { state, machine, exclusive, agent, refuge, mems }
+        Self { state, machine, exclusive, agent, refuge, mems, with_memory: machine.memory_nodes() }
     }
 
     /// Whether all of what follows for a pod from others than itself is the same.
@@ -92,10 +94,10 @@ impl<'a> Seen<'a> {
         let entry = cpus.get(&own).or_else(|| main.as_ref().and_then(|main| cpus.get(main)));
         let memory = &self.state.memory.containers;
         let memory = memory.get(&own).or_else(|| main.as_ref().and_then(|main| memory.get(main)));
-        let with_memory = self.machine.memory_nodes();
-        let told = memory.map(|memory| &memory.mems & &with_memory).unwrap_or_default();
+        let told = memory.map(|memory| &memory.mems & &self.with_memory).filter(|told| !told.is_empty());
         let all = || self.machine.nodes().iter().map(|node| node.id).collect();
-        let mems = [told, self.mems.clone(), with_memory].into_iter().find(|mask| !mask.is_empty());
+        let usual = || [&self.mems, &self.with_memory].into_iter().find(|mask| !mask.is_empty()).cloned();
+        let mems = told.or_else(usual);
         let mut placement = ContainerPlacement {
             name: name.to_owned(),
             role,
@@ -115,8 +117,11 @@ impl<'a> Seen<'a> {
                 flags.insert(Flag::OnReserved);
             }
             let home = own.then_some(entry.numa_hint).flatten().map(NumaMask::only);
-            let nodes = self.machine.nodes_of(&placement.cpus);
-            if home.is_some_and(|home| !nodes.is_empty() && nodes != home) {
+            let spans = |home: NumaMask| {
+                let nodes = self.machine.nodes_of(&placement.cpus);
+                !nodes.is_empty() && nodes != home
+            };
+            if home.is_some_and(spans) {
                 flags.insert(Flag::NumaBindingSpans);
             }
             placement.exclusive = own && !placement.cpus.is_empty();
@@ -185,15 +190,27 @@ pub fn placements_of<'u>(
 pub(super) fn pods_by_pool(state: &State, machine: &Machine) -> BTreeMap<String, usize> {
     let seen = Seen::of(state, machine);
     let mut pods: BTreeMap<String, usize> = BTreeMap::new();
-    let mut counted: Option<&str> = None;
-    for (id, entry) in state.cpus.containers.iter().filter(|(_, entry)| entry.qos != QosLevel::Dedicated) {
-        if counted.replace(&id.pod) == Some(&*id.pod) {
-            continue;
-        }
+    let mut count = |entry: &Container, more: usize| {
         let pool = seen.pool_of(entry, &mut BTreeSet::new());
         match pods.get_mut(pool) {
-            Some(count) => *count += 1,
-            None => drop(pods.insert(pool.to_owned(), 1)),
+            Some(count) => *count += more,
+            None => drop(pods.insert(pool.to_owned(), more)),
+        }
+    };
+    let (pooled, main) = (
+        |entry: &Container| entry.qos != QosLevel::Dedicated,
+        |entry: &Container| entry.kind == ContainerKind::Main,
+    );
+    let containers = &state.cpus.containers;
+    for group in containers.groups().filter(|group| pooled(&group.example) && main(&group.example)) {
+        count(&group.example, group.count);
+    }
+    // The others of a pod count where its main container does not.
+    let mut counted: Option<&str> = None;
+    for (id, entry) in containers.of_kind(|entry| pooled(entry) && !main(entry)) {
+        let again = counted.replace(&id.pod) == Some(&*id.pod);
+        if !again && !state.cpus.main_of(&id.pod).is_some_and(pooled) {
+            count(entry, 1);
         }
     }
     pods
@@ -213,7 +230,7 @@ pub fn pools(state: &State, machine: &Machine) -> BTreeMap<String, CpuSet> {
     if let Some(reserve) = pools.get_mut(RESERVE) {
         *reserve -= &state.cpus.exclusive();
     }
-    let rising = state.cpus.containers.values().filter(|own| own.qos == QosLevel::Shared && own.ramp_up);
+    let rising = state.cpus.containers.kinds().filter(|own| own.qos == QosLevel::Shared && own.ramp_up);
     for own in rising {
         pools.entry(own.pool().to_owned()).or_insert_with(|| &own.cpus & machine.online());
     }
@@ -239,7 +256,7 @@ pub(super) fn open(state: &State, machine: &Machine) -> CpuSet {
 /// Where a shared pod would run if one came.
 pub(super) fn unclaimed(state: &State, machine: &Machine) -> CpuSet {
     let seen = Seen::of(state, machine);
-    let bound = state.cpus.containers.values().filter(|own| own.is_bound_shared() || own.is_exclusive());
+    let bound = state.cpus.containers.kinds().filter(|own| own.is_bound_shared() || own.is_exclusive());
     let nodes = bound.fold(NumaMask::new(), |union, own| union | &machine.nodes_of(&own.cpus));
     let kept = machine.nodes().iter().filter(|node| nodes.contains(node.id));
     let kept = kept.fold(CpuSet::new(), |union, node| union | &node.cpus);

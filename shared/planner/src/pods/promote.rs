@@ -4,7 +4,6 @@ use super::{CpuPolicy, Plan, Pod, PodRequest, Rules, State, Trace, join, settled
 use crate::plan::Flag;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
-use std::sync::Arc;
 
 /// What sends a dedicated pod to the shared pool until there is room.
 const MAKESHIFT: [Flag; 2] = [Flag::AdoptedWithoutRoom, Flag::CpuOffline];
@@ -13,7 +12,8 @@ const MAKESHIFT: [Flag; 2] = [Flag::AdoptedWithoutRoom, Flag::CpuOffline];
 /// Nothing is refused: what does not fit waits on.
 pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
     let machine = rules.confine(machine);
-    let mut waiting: Vec<&Arc<Pod>> = state.pods.values().filter(|pod| waits(pod)).collect();
+    let makeshift = state.pods.of_kind(is_makeshift).map(|(_, pod)| pod);
+    let mut waiting: Vec<&Pod> = makeshift.filter(|pod| pod.total_cpu().0 > 0).collect();
     if !matches!(rules.cpu_policy, CpuPolicy::Dynamic(_)) {
         // Each container has its own set there, and what is left of a pod's stays with it.
         waiting.clear();
@@ -48,9 +48,8 @@ pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
     Plan::between(state, after, &machine)
 }
 
-fn waits(pod: &Pod) -> bool {
+fn is_makeshift(pod: &Pod) -> bool {
     pod.qos == QosLevel::Dedicated
         && pod.served == QosLevel::Shared
-        && pod.total_cpu().0 > 0
         && MAKESHIFT.iter().any(|flag| pod.flags.contains(flag))
 }

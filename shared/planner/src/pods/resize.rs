@@ -98,14 +98,16 @@ fn of_level(
 
 /// What is offline cannot be counted as part of what the container has.
 fn forget_offline(after: &mut State, machine: &Machine, uid: &str) {
-    for (id, own) in after.cpus.containers.iter_mut() {
-        let dedicated = &*id.pod == uid && own.qos == QosLevel::Dedicated;
-        if dedicated && !own.cpus.is_subset(machine.online()) && !own.cpus.is_disjoint(machine.online()) {
-            let own = Arc::make_mut(own);
-            own.cpus = &own.cpus & machine.online();
-            own.baseline = &own.baseline & machine.online();
-        }
-    }
+    let online = machine.online();
+    let partly = |own: &CpuSet| !own.is_subset(online) && !own.is_disjoint(online);
+    after.cpus.change_of_pod(
+        uid,
+        |_, own| own.qos == QosLevel::Dedicated && partly(&own.cpus),
+        |own| {
+            own.cpus = &own.cpus & online;
+            own.baseline = &own.baseline & online;
+        },
+    );
 }
 
 /// Under the native policy: the container's own set.

@@ -7,7 +7,7 @@ use crate::{
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 /// Recomputations of pools that overlap; two were enough wherever it was tried.
 const OVERLAP_ROUNDS: usize = 8;
@@ -37,7 +37,7 @@ pub(super) fn settle(state: &mut State, machine: &Machine, rules: &Rules) {
 fn flag_unbound(state: &mut State, options: &Options) {
     let flagged = |pod: &Pod| pod.flags.contains(&Flag::NumaBindingLost);
     let reclaimed = |pod: &Pod| pod.served == QosLevel::Reclaimed;
-    if !options.reclaim_numa_binding && !state.pods.values().any(|pod| reclaimed(pod) && flagged(pod)) {
+    if !options.reclaim_numa_binding && !state.pods.kinds().any(|pod| reclaimed(pod) && flagged(pod)) {
         return;
     }
     let is_unbound = |pod: &Pod| {
@@ -46,8 +46,8 @@ fn flag_unbound(state: &mut State, options: &Options) {
         let own = state.cpus.containers.get(&main).filter(|_| wants && options.reclaim_numa_binding);
         own.is_some_and(|own| own.numa_hint.is_none())
     };
-    let differing = state.pods.values().filter(|pod| reclaimed(pod) && flagged(pod) != is_unbound(pod));
-    for uid in differing.map(|pod| pod.uid.clone()).collect::<Vec<_>>() {
+    let differing = state.pods.of_kind(reclaimed).filter(|(_, pod)| flagged(pod) != is_unbound(pod));
+    for uid in differing.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
         state.change_pod(&uid, |pod| {
             if !pod.flags.remove(&Flag::NumaBindingLost) {
                 pod.flags.insert(Flag::NumaBindingLost);
@@ -59,19 +59,17 @@ fn flag_unbound(state: &mut State, options: &Options) {
 /// One shared pool of everything that is nobody's own, the reserved CPUs included.
 fn settle_native(cpus: &mut policy::State, machine: &Machine) {
     let share = machine.online() - machine.isolated() - &cpus.exclusive();
-    let moves = |container: &Container| container.qos != QosLevel::Dedicated && container.cpus != share;
-    if cpus.containers.values().any(|container| moves(container)) {
-        for container in cpus.containers.values_mut().filter(|container| moves(container)) {
-            Arc::make_mut(container).cpus = share.clone();
-        }
-    }
+    let moves = |container: &Container| {
+        Some(&share).filter(|share| container.qos != QosLevel::Dedicated && container.cpus != **share)
+    };
+    cpus.containers.update(moves, |container, share| container.cpus.clone_from(share));
     cpus.pools = [(SHARE.to_owned(), share), (RESERVE.to_owned(), cpus.reserved.clone())].into();
 }
 
 /// Refuses what would leave a container without CPUs that has some before, or that is new.
 pub(super) fn check(before: &State, after: &State, machine: &Machine) -> Result<(), Refusal> {
     let starved = |state: &State| -> BTreeSet<ContainerId> {
-        let without = state.cpus.containers.iter().filter(|(_, own)| own.cpus.is_disjoint(machine.online()));
+        let without = state.cpus.containers.of_kind(|own| own.cpus.is_disjoint(machine.online()));
         without.map(|(id, _)| id.clone()).collect()
     };
     let known = starved(before);
@@ -82,7 +80,8 @@ pub(super) fn check(before: &State, after: &State, machine: &Machine) -> Result<
         let message = format!("pod {name} ({level}) would be left without any CPU");
         return Err(refuse(Reason::Insufficient, Rule::OthersKeepCpus, message));
     }
-    let agents = after.pods.values().filter(|pod| pod.node_agent).count();
+    let agents = after.pods.groups().filter(|group| group.example.node_agent);
+    let agents: usize = agents.map(|group| group.count).sum();
     let has_open = |state: &State| !placement::open(state, machine).is_empty();
     if agents > 0 && has_open(before) && !has_open(after) {
         return Err(refuse(

@@ -1,6 +1,6 @@
 //! Memory that has been taken and is not there any more.
 
-use super::{Pod, Role, Rules, State};
+use super::{Role, Rules, State};
 use crate::{
     plan::Flag,
     policy::{ContainerId, memory::Resource},
@@ -14,12 +14,13 @@ pub(super) fn flag(after: &mut State, machine: &Machine, rules: &Rules) {
     let supply = rules.supply(machine);
     let mut short: BTreeSet<String> = BTreeSet::new();
     let mut held: BTreeMap<u32, Bytes> = BTreeMap::new();
-    let all = after.memory.containers.values().filter_map(|own| own.taken.get(&Resource::Memory));
-    for (node, bytes) in all.flatten() {
-        let sum = held.entry(*node).or_default();
-        *sum = Bytes(sum.0.saturating_add(bytes.0));
+    for group in after.memory.containers.groups() {
+        for (node, bytes) in group.example.taken.get(&Resource::Memory).into_iter().flatten() {
+            let sum = held.entry(*node).or_default();
+            *sum = Bytes(sum.0.saturating_add(bytes.0.saturating_mul(group.count as u64)));
+        }
     }
-    for (id, own) in after.memory.containers.iter() {
+    for (id, own) in after.memory.containers.of_kind(|own| own.taken.contains_key(&Resource::Memory)) {
         let Some(taken) = own.taken.get(&Resource::Memory) else { continue };
         let over = |node: &u32| {
             held.get(node).copied().unwrap_or_default() > supply.allocatable(*node, Resource::Memory)
@@ -30,9 +31,9 @@ pub(super) fn flag(after: &mut State, machine: &Machine, rules: &Rules) {
             short.insert(id.pod.to_string());
         }
     }
-    let differs = |pod: &Pod| short.contains(&pod.uid) != pod.flags.contains(&Flag::MemoryShort);
-    let differing = after.pods.iter().filter(|(_, pod)| differs(pod)).map(|(uid, _)| uid.clone());
-    for uid in differing.collect::<Vec<_>>() {
+    let flagged = after.pods.of_kind(|pod| pod.flags.contains(&Flag::MemoryShort));
+    let flagged: BTreeSet<String> = flagged.map(|(uid, _)| uid.clone()).collect();
+    for uid in short.symmetric_difference(&flagged).cloned().collect::<Vec<_>>() {
         after.change_pod(&uid, |pod| {
             if !pod.flags.remove(&Flag::MemoryShort) {
                 pod.flags.insert(Flag::MemoryShort);

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     plan::{Reason, Rule, exclusive_cpus},
-    policy::{ContainerId, ContainerKind, memory},
+    policy::{self, ContainerId, ContainerKind, memory},
     topology_manager::Hint,
 };
 use oxalyst_qos::QosLevel;
@@ -192,14 +192,16 @@ fn keep_pace(after: &mut State, pod: &Pod) {
     let main = ContainerId::new(pod.uid.as_str(), pod.main.as_str());
     let Some(main) = after.cpus.containers.get(&main).cloned() else { return };
     let names: BTreeSet<&str> = pod.containers.iter().map(|container| container.name.as_str()).collect();
-    for (id, entry) in after.cpus.containers.iter_mut() {
-        let other =
-            *id.pod == *pod.uid && names.contains(&*id.container) && entry.kind != ContainerKind::Main;
-        if other && entry.qos == QosLevel::Shared && !main.ramp_up {
-            let entry = Arc::make_mut(entry);
+    let other = |id: &ContainerId, entry: &policy::Container| {
+        names.contains(&*id.container) && entry.kind != ContainerKind::Main
+    };
+    after.cpus.change_of_pod(
+        &pod.uid,
+        |id, entry| other(id, entry) && entry.qos == QosLevel::Shared && !main.ramp_up,
+        |entry| {
             entry.ramp_up = false;
             entry.owner.clone_from(&main.owner);
-        }
-    }
+        },
+    );
     after.note_total(pod);
 }

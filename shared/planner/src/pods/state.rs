@@ -2,22 +2,19 @@
 
 use super::{Asked, Released, Told};
 use crate::{
-    copy_on_write::CopyOnWrite,
+    grouped::{Alike, Grouped},
     plan::{Flag, words::closed_set},
-    policy::{self, ContainerId, Wishes, memory},
+    policy::{self, Wishes, memory},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Everything that is held. Cheap to clone: what does not change is shared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Pods by uid.
-    pub pods: CopyOnWrite<BTreeMap<String, Arc<Pod>>>,
+    pub pods: Grouped<String, Pod>,
     /// Who has which CPUs, and the pools. Node agents, plain init and ephemeral containers have no entry under the dynamic policy.
     pub cpus: policy::State,
     /// Who has which memory.
@@ -98,13 +95,8 @@ impl State {
 
     /// Drops these containers of a pod from the sets, without computing anything anew.
     pub(super) fn drop_containers(&mut self, uid: &str, which: impl Fn(&str) -> bool) {
-        let drops = |id: &ContainerId| &*id.pod == uid && which(&id.container);
-        if self.cpus.of_pod(uid).any(|(id, _)| which(&id.container)) {
-            self.cpus.containers.retain(|id, _| !drops(id));
-        }
-        if self.memory.containers.keys().any(drops) {
-            self.memory.containers.retain(|id, _| !drops(id));
-        }
+        self.cpus.drop_of_pod(uid, |id| which(&id.container));
+        self.memory.drop_of_pod(uid, |id| which(&id.container));
     }
 
     /// Changes a pod that is known.
@@ -126,5 +118,15 @@ impl Pod {
     /// Namespace and name, by which a pod that is made anew is recognised.
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Alike for Pod {
+    /// In what others see of it.
+    fn is_like(&self, other: &Self) -> bool {
+        self.qos == other.qos
+            && self.served == other.served
+            && self.node_agent == other.node_agent
+            && self.flags == other.flags
     }
 }

@@ -1,7 +1,7 @@
 //! Who runs where.
 
 use super::Wishes;
-use crate::copy_on_write::{self, CopyOnWrite};
+use crate::grouped::{Alike, Grouped};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
 use oxalyst_units::MilliCpu;
@@ -89,7 +89,7 @@ pub struct State {
     /// Pools by name, [`RESERVE`] and [`RECLAIM`] among them.
     pub pools: BTreeMap<String, CpuSet>,
     /// Containers; shared between states, since most of them are the same from one to the next.
-    pub containers: CopyOnWrite<BTreeMap<ContainerId, Arc<Container>>>,
+    pub containers: Grouped<ContainerId, Container>,
     /// Pods that are gone, the newest last.
     pub remembered: Vec<Remembered>,
 }
@@ -174,6 +174,24 @@ impl Container {
     }
 }
 
+impl Alike for Container {
+    /// In all that decides where others may run, and where the container itself does.
+    fn is_like(&self, other: &Self) -> bool {
+        self.qos == other.qos
+            && self.kind == other.kind
+            && self.ramp_up == other.ramp_up
+            && self.numa_hint == other.numa_hint
+            && self.cpus == other.cpus
+            && self.owner == other.owner
+            && self.wishes == other.wishes
+    }
+
+    /// What it asks for, in thousandths of a CPU.
+    fn amount(&self) -> u64 {
+        self.request.0
+    }
+}
+
 /// The pool that a container of this level and these wishes is meant for.
 pub(super) fn specified_pool(qos: QosLevel, wishes: &Wishes) -> &str {
     match qos {
@@ -220,7 +238,7 @@ impl State {
 
     /// Every CPU that a dedicated container has for itself.
     pub fn exclusive(&self) -> CpuSet {
-        exclusive(self.containers.values())
+        exclusive(&self.containers)
     }
 
     /// The main container of a pod.
@@ -232,18 +250,32 @@ impl State {
     pub fn of_pod<'p>(&self, pod: &'p str) -> impl Iterator<Item = (&ContainerId, &Container)> + use<'_, 'p> {
         let from = ContainerId::new(pod, "");
         self.containers
-            .range(from..)
+            .from(&from)
             .take_while(move |(id, _)| &*id.pod == pod)
             .map(|(id, container)| (id, &**container))
     }
 
-    /// The containers of a pod, ascending by name, to be changed.
-    pub(super) fn of_pod_mut<'s>(
-        &'s mut self,
-        pod: &'s str,
-    ) -> impl Iterator<Item = (&'s ContainerId, &'s mut Arc<Container>)> {
-        let from = ContainerId::new(pod, "");
-        self.containers.range_mut(from..).take_while(move |(id, _)| &*id.pod == pod)
+    /// Changes the containers of a pod for which this is true.
+    pub fn change_of_pod(
+        &mut self,
+        pod: &str,
+        which: impl Fn(&ContainerId, &Container) -> bool,
+        change: impl Fn(&mut Container),
+    ) {
+        let ids = self.of_pod(pod).filter(|(id, container)| which(id, container));
+        for id in ids.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            if let Some(container) = self.containers.get_mut(&id) {
+                change(Arc::make_mut(container));
+            }
+        }
+    }
+
+    /// Takes the containers of a pod out for which this is true.
+    pub fn drop_of_pod(&mut self, pod: &str, which: impl Fn(&ContainerId) -> bool) {
+        let ids = self.of_pod(pod).map(|(id, _)| id).filter(|id| which(id));
+        for id in ids.cloned().collect::<Vec<_>>() {
+            self.containers.remove(&id);
+        }
     }
 
     /// The state once the changes hold.
@@ -269,14 +301,14 @@ impl State {
     pub fn changes_since(&self, before: &Self) -> Changes {
         Changes {
             pools: differing(&before.pools, &self.pools),
-            containers: copy_on_write::differing(&before.containers, &self.containers),
+            containers: self.containers.changes_since(&before.containers),
             remembered: (self.remembered != before.remembered).then(|| self.remembered.clone()),
         }
     }
 }
 
-pub(super) fn exclusive<'a>(containers: impl Iterator<Item = &'a Arc<Container>>) -> CpuSet {
-    let dedicated = containers.filter(|container| container.qos == QosLevel::Dedicated);
+pub(super) fn exclusive(containers: &Grouped<ContainerId, Container>) -> CpuSet {
+    let dedicated = containers.kinds().filter(|container| container.qos == QosLevel::Dedicated);
     dedicated.fold(CpuSet::new(), |union, container| union | &container.cpus)
 }
 

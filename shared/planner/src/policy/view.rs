@@ -1,6 +1,7 @@
 //! A state seen by NUMA node.
 
 use super::{Container, State, state::INTERRUPT};
+use crate::grouped::at_most;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
 use oxalyst_units::MilliCpu;
@@ -59,7 +60,7 @@ impl<'a> View<'a> {
             .collect();
         let leaves_a_mark =
             |container: &Container| container.qos == QosLevel::Dedicated || container.is_bound_shared();
-        for container in state.containers.values().filter(|container| leaves_a_mark(container)) {
+        for container in state.containers.kinds().filter(|container| leaves_a_mark(container)) {
             for node in nodes.iter_mut().filter(|node| !node.cpus.is_disjoint(&container.cpus)) {
                 node.take_in(container);
             }
@@ -76,11 +77,12 @@ impl<'a> View<'a> {
                 *asked = asked.saturating_add(request.0);
             }
         }
-        for container in self.state.containers.values().filter(|container| container.is_bound_reclaimed()) {
-            if let Some(node) = self.nodes.iter_mut().find(|known| Some(known.id) == container.numa_hint) {
+        for group in self.state.containers.groups().filter(|group| group.example.is_bound_reclaimed()) {
+            if let Some(node) = self.nodes.iter_mut().find(|known| Some(known.id) == group.example.numa_hint)
+            {
                 node.bound_reclaimed = true;
                 let MilliCpu(asked) = &mut node.bound_reclaimed_request;
-                *asked = asked.saturating_add(container.request.0);
+                *asked = at_most(u128::from(*asked) + group.amount);
             }
         }
     }
@@ -106,9 +108,11 @@ impl<'a> View<'a> {
 
     /// What shared containers that are not bound ask for, those of `except` left out.
     pub(super) fn unbound_shared_request(&self, except: &str) -> MilliCpu {
-        let containers = self.state.containers.iter().filter(|(id, _)| &*id.pod != except);
-        let unbound = containers.filter(|(_, container)| container.is_unbound_shared());
-        MilliCpu(unbound.map(|(_, container)| container.request.0).fold(0, u64::saturating_add))
+        let unbound = self.state.containers.groups().filter(|group| group.example.is_unbound_shared());
+        let all: u128 = unbound.map(|group| group.amount).sum();
+        let own = self.state.of_pod(except).filter(|(_, container)| container.is_unbound_shared());
+        let own: u128 = own.map(|(_, container)| u128::from(container.request.0)).sum();
+        MilliCpu(at_most(all.saturating_sub(own)))
     }
 }
 
@@ -120,7 +124,7 @@ pub(super) fn cpus_on(machine: &Machine, mask: &NumaMask) -> CpuSet {
 
 /// The nodes that bound reclaimed containers are on.
 pub(super) fn bound_reclaimed(state: &State) -> NumaMask {
-    let bound = state.containers.values().filter(|container| container.is_bound_reclaimed());
+    let bound = state.containers.kinds().filter(|container| container.is_bound_reclaimed());
     bound.filter_map(|container| container.numa_hint).collect()
 }
 
@@ -132,7 +136,7 @@ pub(super) fn blocked(state: &State, machine: &Machine) -> CpuSet {
 /// What the bound shared pods on a node ask for: by pod its declared total, else its containers together.
 fn bound_shared_requests(state: &State, machine: &Machine) -> Vec<(u32, MilliCpu)> {
     let mut pods: BTreeMap<&str, (Option<u32>, MilliCpu, Option<MilliCpu>)> = BTreeMap::new();
-    for (id, container) in state.containers.iter().filter(|(_, container)| container.is_bound_shared()) {
+    for (id, container) in state.containers.of_kind(Container::is_bound_shared) {
         let (node, sum, declared) = pods.entry(&id.pod).or_default();
         *node = node.or_else(|| node_of(container, machine));
         sum.0 = sum.0.saturating_add(container.request.0);

@@ -22,7 +22,7 @@ fn a06_o10_ten_restarts_change_no_cpu_and_write_nothing() {
         assert_eq!(placements(&node.state, &node.machine), before);
         assert_eq!(node.does(&Request::TakeUp { reserved: None }), Vec::<String>::new());
         for uid in ["s", "g", "h", "r"] {
-            let known = node.state.pods[uid].clone();
+            let known = node.state.pods.get(uid).unwrap().clone();
             let again = PodRequest { qos: known.qos, ..pod(uid, known.qos, &known.containers) };
             assert_eq!(node.admit(again), Vec::<String>::new(), "{uid}");
         }

@@ -14,7 +14,7 @@ pub(super) fn eligible<'v, 'a>(view: &'v View<'a>, request: &Request) -> Vec<&'v
     let unbound: usize = view.nodes.iter().filter(|node| !node.is_bound()).map(|node| node.free.len()).sum();
     let asked = view.unbound_shared_request(&request.id.pod);
     let spares = |node: &Node<'_>| node.is_bound() || fits(asked, unbound - node.free.len());
-    let others = view.state.containers.values().filter(|resident| repel(resident, request));
+    let others = view.state.containers.kinds().filter(|resident| repel(resident, request));
     let others = others.fold(CpuSet::new(), |union, resident| union | &resident.cpus);
     let fits_in = |node: &Node<'_>| node.cpus.is_disjoint(&others);
     view.nodes.iter().filter(|node| fits_in(node) && spares(node)).collect()

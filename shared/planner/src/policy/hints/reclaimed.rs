@@ -7,7 +7,10 @@ use super::{
     },
     existing,
 };
-use crate::topology_manager::{Hint, Hints};
+use crate::{
+    grouped::at_most,
+    topology_manager::{Hint, Hints},
+};
 use oxalyst_topology::NumaMask;
 use oxalyst_units::MilliCpu;
 use std::cmp::Reverse;
@@ -69,8 +72,8 @@ fn resized(
 
 /// What reclaimed containers that are not bound ask for.
 fn unbound_request(view: &View<'_>) -> MilliCpu {
-    let containers = view.state.containers.values().filter(|container| container.is_unbound_reclaimed());
-    MilliCpu(containers.map(|container| container.request.0).fold(0, u64::saturating_add))
+    let unbound = view.state.containers.groups().filter(|group| group.example.is_unbound_reclaimed());
+    MilliCpu(at_most(unbound.map(|group| group.amount).sum()))
 }
 
 fn nowhere(request: &Request) -> Refusal {

@@ -5,9 +5,12 @@ use super::{
         ContainerKind, Refusal,
         subsets::{ALL_SUBSETS, each_subset},
     },
-    Options, Request, Resource, State, Supply,
+    Container, Options, Request, Resource, State, Supply,
 };
-use crate::topology_manager::{Hint, Hints};
+use crate::{
+    grouped::at_most,
+    topology_manager::{Hint, Hints},
+};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask, NumaNode};
 use oxalyst_units::Bytes;
@@ -75,12 +78,20 @@ impl Looking<'_> {
         if !self.options.check_shared {
             return Ok(());
         }
-        let others = self.state.containers.iter().filter(|(id, container)| {
-            id.pod != self.request.id.pod && container.qos == QosLevel::Shared && !container.is_bound()
-        });
-        let others: u64 =
-            others.map(|(_, container)| container.asked(self.resource)).fold(0, u64::saturating_add);
-        let asked = others.saturating_add(self.request.asked(self.resource));
+        let common = |container: &Container| container.qos == QosLevel::Shared && !container.is_bound();
+        let all: u128 = match self.resource {
+            Resource::Memory => {
+                let groups = self.state.containers.groups().filter(|group| common(&group.example));
+                groups.map(|group| group.amount).sum()
+            }
+            resource => {
+                let all = self.state.containers.of_kind(common);
+                all.map(|(_, container)| u128::from(container.asked(resource))).sum()
+            }
+        };
+        let own = self.state.of_pod(&self.request.id.pod).filter(|(_, container)| common(container));
+        let own: u128 = own.map(|(_, container)| u128::from(container.asked(self.resource))).sum();
+        let asked = at_most(all.saturating_sub(own)).saturating_add(self.request.asked(self.resource));
         let bound = self.state.bound();
         let nodes = self.supply.0.keys().filter(|node| !bound.contains(**node));
         let have: u64 = nodes.map(|node| self.free(*node)).fold(0, u64::saturating_add);
@@ -187,11 +198,12 @@ impl Looking<'_> {
     }
 
     fn reclaimed_on(&self, node: u32) -> i128 {
-        let containers =
-            self.state.containers.values().filter(|container| container.qos == QosLevel::Reclaimed);
-        let here = containers
-            .filter(|container| container.bound_to.as_ref().is_some_and(|nodes| nodes.contains(node)));
-        here.map(|container| i128::from(container.asked(self.resource))).sum()
+        let is_on = |nodes: &NumaMask| nodes.contains(node);
+        let is_here = |container: &Container| {
+            container.qos == QosLevel::Reclaimed && container.bound_to.as_ref().is_some_and(is_on)
+        };
+        let here = self.state.containers.of_kind(is_here);
+        here.map(|(_, container)| i128::from(container.asked(self.resource))).sum()
     }
 
     /// The nodes that the container is bound to already.

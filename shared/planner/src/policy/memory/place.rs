@@ -4,7 +4,7 @@ use super::{
     super::{ContainerKind, Kind, Refusal},
     Changes, Container, Request, Resource, State, Supply,
 };
-use crate::{copy_on_write::differing, topology_manager::Hint};
+use crate::topology_manager::Hint;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask};
 use oxalyst_units::Bytes;
@@ -45,17 +45,15 @@ pub fn place(
     after.containers.insert(request.id.clone(), Arc::new(entry));
     settle(&mut after, machine);
     let mems = after.containers.get(&request.id).map(|entry| entry.mems.clone());
-    Ok(Placed { mems, changes: differing(&state.containers, &after.containers) })
+    Ok(Placed { mems, changes: after.containers.changes_since(&state.containers) })
 }
 
 /// The pod is gone, and so is what it had taken.
 pub fn remove(state: &State, machine: &Machine, pod: &str) -> Changes {
     let mut after = state.clone();
-    if after.containers.keys().any(|id| &*id.pod == pod) {
-        after.containers.retain(|id, _| &*id.pod != pod);
-    }
+    after.drop_of_pod(pod, |_| true);
     settle(&mut after, machine);
-    differing(&state.containers, &after.containers)
+    after.containers.changes_since(&state.containers)
 }
 
 /// Gives all who are bound to no node what is left, and the others the nodes with memory that are nearest to their own.
@@ -67,15 +65,10 @@ pub fn settle(state: &mut State, machine: &Machine) {
         None if container.qos == QosLevel::System && !container.wishes.numa_binding() => Cow::Borrowed(&all),
         None => Cow::Borrowed(&common),
     };
-    if state.containers.values().all(|container| container.mems == *mems(container)) {
-        return;
-    }
-    for container in state.containers.values_mut() {
-        let mems = mems(container);
-        if container.mems != *mems {
-            Arc::make_mut(container).mems = mems.into_owned();
-        }
-    }
+    let moves = |container: &Container| {
+        Some(mems(container)).filter(|mems| container.mems != **mems).map(Cow::into_owned)
+    };
+    state.containers.update(moves, |container, mems| container.mems = mems);
 }
 
 /// The nodes that have memory of these, and for those that have none the nearest that does.
@@ -112,11 +105,8 @@ impl Placing<'_> {
         };
         match request.qos {
             _ if request.kind == ContainerKind::Sidecar && follows => {
-                let main = self
-                    .others
-                    .containers
-                    .iter()
-                    .find(|(id, other)| id.pod == request.id.pod && other.kind == ContainerKind::Main);
+                let main =
+                    self.others.of_pod(&request.id.pod).find(|(_, other)| other.kind == ContainerKind::Main);
                 let Some((_, main)) = main else { return Ok(None) };
                 entry.bound_to.clone_from(&main.bound_to);
             }

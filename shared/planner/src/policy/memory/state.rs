@@ -4,7 +4,7 @@ use super::{
     super::{ContainerId, ContainerKind, Wishes},
     Resource, Supply,
 };
-use crate::copy_on_write::CopyOnWrite;
+use crate::grouped::{Alike, Grouped, at_most};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask};
 use oxalyst_units::Bytes;
@@ -33,7 +33,7 @@ pub struct Container {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Containers.
-    pub containers: CopyOnWrite<BTreeMap<ContainerId, Arc<Container>>>,
+    pub containers: Grouped<ContainerId, Container>,
 }
 
 /// What differs between two states. `None`: is no more.
@@ -97,6 +97,23 @@ impl Container {
     }
 }
 
+impl Alike for Container {
+    /// In all but what it asks for.
+    fn is_like(&self, other: &Self) -> bool {
+        self.qos == other.qos
+            && self.kind == other.kind
+            && self.bound_to == other.bound_to
+            && self.mems == other.mems
+            && self.taken == other.taken
+            && self.wishes == other.wishes
+    }
+
+    /// What it asks for of [`Resource::Memory`].
+    fn amount(&self) -> u64 {
+        self.asked(Resource::Memory)
+    }
+}
+
 // === impl Request ===
 
 impl Request {
@@ -110,17 +127,21 @@ impl Request {
 impl State {
     /// What of this node is taken.
     pub fn taken(&self, node: u32, resource: Resource) -> Bytes {
-        let of = |container: &Arc<Container>| container.taken.get(&resource)?.get(&node).map(|bytes| bytes.0);
-        Bytes(self.containers.values().filter_map(of).fold(0, u64::saturating_add))
+        let taken = self.containers.groups().filter_map(|group| {
+            let bytes = group.example.taken.get(&resource)?.get(&node)?;
+            Some(u128::from(bytes.0) * group.count as u128)
+        });
+        Bytes(at_most(taken.sum()))
     }
 
     /// What is taken of each node, in bytes; nodes of which nothing is taken are left out.
     pub(super) fn taken_by_node(&self, resource: Resource) -> BTreeMap<u32, u64> {
         let mut taken: BTreeMap<u32, u64> = BTreeMap::new();
-        let all = self.containers.values().filter_map(|container| container.taken.get(&resource));
-        for (node, bytes) in all.flatten() {
-            let sum = taken.entry(*node).or_default();
-            *sum = sum.saturating_add(bytes.0);
+        for group in self.containers.groups() {
+            for (node, bytes) in group.example.taken.get(&resource).into_iter().flatten() {
+                let sum = taken.entry(*node).or_default();
+                *sum = sum.saturating_add(bytes.0.saturating_mul(group.count as u64));
+            }
         }
         taken
     }
@@ -132,14 +153,14 @@ impl State {
 
     /// The nodes that exclusive pods have for themselves.
     pub fn exclusive(&self) -> NumaMask {
-        let own = self.containers.values().filter(|container| container.is_exclusive());
+        let own = self.containers.kinds().filter(|container| container.is_exclusive());
         own.filter_map(|container| container.bound_to.as_ref())
             .fold(NumaMask::new(), |union, nodes| union | nodes)
     }
 
     /// The nodes that bound shared and dedicated pods are on.
     pub fn bound(&self) -> NumaMask {
-        let bound = self.containers.values().filter(|container| container.is_bound());
+        let bound = self.containers.kinds().filter(|container| container.is_bound());
         bound
             .filter_map(|container| container.bound_to.as_ref())
             .fold(NumaMask::new(), |union, nodes| union | nodes)
@@ -150,6 +171,38 @@ impl State {
         let all = machine.memory_nodes();
         let common = &all - &self.exclusive();
         if common.is_empty() { all } else { common }
+    }
+
+    /// The containers of a pod, ascending by name.
+    pub fn of_pod<'p>(&self, pod: &'p str) -> impl Iterator<Item = (&ContainerId, &Container)> + use<'_, 'p> {
+        let from = ContainerId::new(pod, "");
+        self.containers
+            .from(&from)
+            .take_while(move |(id, _)| &*id.pod == pod)
+            .map(|(id, container)| (id, &**container))
+    }
+
+    /// Changes the containers of a pod for which this is true.
+    pub fn change_of_pod(
+        &mut self,
+        pod: &str,
+        which: impl Fn(&ContainerId, &Container) -> bool,
+        change: impl Fn(&mut Container),
+    ) {
+        let ids = self.of_pod(pod).filter(|(id, container)| which(id, container));
+        for id in ids.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            if let Some(container) = self.containers.get_mut(&id) {
+                change(Arc::make_mut(container));
+            }
+        }
+    }
+
+    /// Takes the containers of a pod out for which this is true.
+    pub fn drop_of_pod(&mut self, pod: &str, which: impl Fn(&ContainerId) -> bool) {
+        let ids = self.of_pod(pod).map(|(id, _)| id).filter(|id| which(id));
+        for id in ids.cloned().collect::<Vec<_>>() {
+            self.containers.remove(&id);
+        }
     }
 
     /// The state once the changes hold.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::plan::{L3, take_by_topology};
 use oxalyst_topology::{CpuSet, NumaMask};
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 // === impl Placing ===
 
@@ -29,11 +29,11 @@ impl Placing<'_> {
         entry.owner = Some(DEDICATED.to_owned());
         entry.cpus = cpus.clone();
         self.put(entry);
-        for (_, container) in self.state.of_pod_mut(&self.request.id.pod) {
-            if container.kind != ContainerKind::Main {
-                Arc::make_mut(container).cpus = cpus.clone();
-            }
-        }
+        self.state.change_of_pod(
+            &self.request.id.pod,
+            |_, container| container.kind != ContainerKind::Main,
+            |container| container.cpus.clone_from(&cpus),
+        );
         self.recompute()
     }
 
@@ -41,7 +41,7 @@ impl Placing<'_> {
     fn taken(&self) -> Result<CpuSet, Refusal> {
         let mut others = Cow::Borrowed(&self.state);
         if self.known.is_some() {
-            others.to_mut().containers.retain(|id, _| id.pod != self.request.id.pod);
+            others.to_mut().drop_of_pod(&self.request.id.pod, |_| true);
         }
         let view = View::of(&others, self.machine);
         let wishes = &self.request.wishes;

@@ -23,7 +23,7 @@ pub fn remove(state: &State, options: &Options, machine: &Machine, pod: &str) ->
     }
     let excess = after.remembered.len().saturating_sub(REMEMBERED);
     after.remembered.drain(..excess);
-    if after.containers.len() == state.containers.len() {
+    if after.containers == state.containers {
         return Changes::default();
     }
     pools::recompute(&mut after, options, machine);
@@ -38,11 +38,11 @@ pub fn end_ramp_up(
     containers: &BTreeSet<ContainerId>,
 ) -> Changes {
     let mut after = state.clone();
-    for (id, container) in after.containers.iter_mut() {
-        if !container.ramp_up || !containers.contains(id) {
+    for id in containers {
+        if !after.containers.get(id).is_some_and(|container| container.ramp_up) {
             continue;
         }
-        let container = Arc::make_mut(container);
+        let Some(container) = after.containers.get_mut(id).map(Arc::make_mut) else { continue };
         container.ramp_up = false;
         if container.qos == QosLevel::Shared {
             container.owner = Some(specified_pool(container.qos, &container.wishes).to_owned());

@@ -48,12 +48,25 @@ pub fn place(
     request: &Request,
     hint: Option<&Hint>,
 ) -> Result<Placed, Refusal> {
+    let mut after = state.clone();
+    let cpus = place_in(&mut after, options, machine, request, hint)?;
+    Ok(Placed { cpus, changes: after.changes_since(state) })
+}
+
+/// The same, and the state is the one that follows.
+pub(crate) fn place_in(
+    state: &mut State,
+    options: &Options,
+    machine: &Machine,
+    request: &Request,
+    hint: Option<&Hint>,
+) -> Result<Option<CpuSet>, Refusal> {
     if request.kind == ContainerKind::Init || request.debug {
-        return Ok(Placed::default());
+        return Ok(None);
     }
     let known = state.containers.get(&request.id).filter(|container| !container.cpus.is_empty());
     if let Some(known) = known.filter(|known| !request.resize && known.cpus.len() >= whole(request.cpu)) {
-        return Ok(Placed { cpus: Some(known.cpus.clone()), changes: Changes::default() });
+        return Ok(Some(known.cpus.clone()));
     }
     if request.resize && known.is_none() {
         return Err(Refusal::invalid("the container to resize has no CPUs"));
@@ -72,10 +85,10 @@ pub fn place(
         known: known.map(|known| (**known).clone()),
     };
     if !placing.place()? {
-        return Ok(Placed::default());
+        return Ok(None);
     }
-    let cpus = placing.state.containers.get(&request.id).map(|container| container.cpus.clone());
-    Ok(Placed { cpus, changes: placing.state.changes_since(state) })
+    *state = placing.state;
+    Ok(state.containers.get(&request.id).map(|container| container.cpus.clone()))
 }
 
 // === impl Placing ===

@@ -1,7 +1,7 @@
 //! Reclaimed containers.
 
 use super::{
-    super::{RECLAIM, Refusal, pools, view::bound_reclaimed},
+    super::{Container, RECLAIM, Refusal, pools, view::bound_reclaimed},
     Placing,
 };
 use oxalyst_topology::NumaMask;
@@ -48,7 +48,7 @@ impl Placing<'_> {
         let all: NumaMask =
             self.machine.nodes().iter().filter(|node| !node.cpus.is_empty()).map(|node| node.id).collect();
         let unbound = all - &bound_reclaimed(&self.state);
-        let others = self.state.containers.values().any(|container| container.is_unbound_reclaimed());
+        let others = self.state.containers.kinds().any(Container::is_unbound_reclaimed);
         !others || unbound != NumaMask::only(node)
     }
 }

@@ -15,7 +15,7 @@ pub(super) fn place_all(state: &mut State, machine: &Machine, ramp_up: &CpuSet) 
     let unbound = unbind(state, machine);
     let reclaim = ReclaimCpus::of(state, machine);
     // What system containers run on follows from who has CPUs of its own.
-    let exclusive = exclusive(state.containers.values());
+    let exclusive = exclusive(&state.containers);
     let cpus = |container: &Container| match container.qos {
         QosLevel::Dedicated => None,
         QosLevel::Shared => Some(Cow::Borrowed(shared_cpus(state, container, ramp_up))),
@@ -23,15 +23,8 @@ pub(super) fn place_all(state: &mut State, machine: &Machine, ramp_up: &CpuSet) 
         QosLevel::System => Some(Cow::Owned(among(state, machine, &container.wishes, &exclusive))),
     };
     let moves = |container: &Container| cpus(container).filter(|cpus| **cpus != container.cpus);
-    if !state.containers.values().any(|container| moves(container).is_some()) {
-        return unbound;
-    }
     let mut containers = state.containers.clone();
-    for container in containers.values_mut() {
-        if let Some(cpus) = moves(container).map(Cow::into_owned) {
-            Arc::make_mut(container).cpus = cpus;
-        }
-    }
+    containers.update(moves, |container, cpus| container.cpus.clone_from(&cpus));
     state.containers = containers;
     unbound
 }
@@ -49,7 +42,7 @@ fn unbind(state: &mut State, machine: &Machine) -> Vec<ContainerId> {
     let has_none = |node: u32| machine.node(node).is_none_or(|node| node.cpus.is_disjoint(&pool));
     let without =
         |container: &Container| container.is_bound_reclaimed() && container.numa_hint.is_some_and(has_none);
-    let lost = state.containers.iter().filter(|(_, container)| without(container));
+    let lost = state.containers.of_kind(without);
     let lost: Vec<ContainerId> = lost.map(|(id, _)| id.clone()).collect();
     for id in &lost {
         if let Some(container) = state.containers.get_mut(id) {

@@ -44,9 +44,9 @@ fn recompute_for(
     let unbound = containers::place_all(state, machine, &ramp_up);
     // What is set aside for containers that ramp up is no pool before one of them has joined it.
     let owned: BTreeSet<&str> =
-        state.containers.values().filter_map(|container| container.owner.as_deref()).collect();
+        state.containers.kinds().filter_map(|container| container.owner.as_deref()).collect();
     state.pools.retain(|name, _| RESIDENT.contains(&name.as_str()) || owned.contains(name.as_str()));
-    let starved = state.containers.iter().filter(|(_, container)| container.cpus.is_empty());
+    let starved = state.containers.of_kind(|container| container.cpus.is_empty());
     Recomputed { starved: starved.map(|(id, _)| id.clone()).collect(), unbound }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn recompute_strictly(
     joins: bool,
 ) -> Result<(), Refusal> {
     let without =
-        state.containers.iter().filter(|(id, container)| container.cpus.is_empty() && *id != placed);
+        state.containers.of_kind(|container| container.cpus.is_empty()).filter(|(id, _)| *id != placed);
     let without: BTreeSet<ContainerId> = without.map(|(id, _)| id.clone()).collect();
     let recomputed = recompute_for(state, options, machine, joins.then_some(placed));
     let Some(id) = recomputed.starved.iter().find(|id| !without.contains(id)) else { return Ok(()) };

@@ -1,6 +1,7 @@
 //! What the containers of a pool need.
 
-use super::super::{ContainerId, ContainerKind, State, request::whole, state::node_of_pool};
+use super::super::{Container, ContainerId, ContainerKind, State, request::whole, state::node_of_pool};
+use crate::grouped::at_most;
 use oxalyst_qos::QosLevel;
 use oxalyst_units::MilliCpu;
 use std::collections::BTreeMap;
@@ -13,28 +14,40 @@ pub(super) struct Need {
 }
 
 /// A bound shared container is given this many times what it asks for.
-const BOUND: u64 = 2;
+const BOUND: u128 = 2;
+
+/// What the containers of a pool ask for.
+#[derive(Default)]
+struct Sum {
+    node: Option<u32>,
+    containers: usize,
+    milli: u128,
+}
 
 /// What each pool needs: the main shared containers in it together, and those that will join it once they have ramped up. One
-/// that joins it just now is not counted yet. `least` is what a pool needs at the least.
+/// that joins it just now, which is not bound, is not counted yet. `least` is what a pool needs at the least.
 pub(super) fn needs(state: &State, joining: Option<&ContainerId>, least: usize) -> BTreeMap<String, Need> {
-    let mut sums: BTreeMap<&str, (Option<u32>, MilliCpu)> = BTreeMap::new();
-    for (id, container) in &state.containers {
-        let counts = container.qos == QosLevel::Shared && container.kind == ContainerKind::Main;
-        if !counts || Some(id) == joining {
-            continue;
-        }
-        let pool = container.pool();
-        let bound = container.is_bound_shared();
-        let node = container.numa_hint.filter(|_| bound).or_else(|| node_of_pool(pool).filter(|_| bound));
-        let (known, sum) = sums.entry(pool).or_default();
-        *known = known.or(node);
-        let counted = container.request.0.saturating_mul(if bound { BOUND } else { 1 });
-        sum.0 = sum.0.saturating_add(counted);
+    let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
+    let counts =
+        |container: &Container| container.qos == QosLevel::Shared && container.kind == ContainerKind::Main;
+    for group in state.containers.groups().filter(|group| counts(&group.example)) {
+        let pool = group.example.pool();
+        let bound = group.example.is_bound_shared();
+        let node = group.example.numa_hint.or_else(|| node_of_pool(pool)).filter(|_| bound);
+        let sum = sums.entry(pool).or_default();
+        sum.node = sum.node.or(node);
+        sum.containers += group.count;
+        sum.milli += group.amount * if bound { BOUND } else { 1 };
     }
+    let joining = joining.and_then(|id| state.containers.get(id)).filter(|container| counts(container));
+    if let Some((joining, sum)) = joining.and_then(|joining| Some((joining, sums.get_mut(joining.pool())?))) {
+        sum.containers -= 1;
+        sum.milli -= u128::from(joining.request.0);
+    }
+    sums.retain(|_, sum| sum.containers > 0);
     // A bound pool has its node's CPUs to itself, and so must exist even if nobody in it asks for anything.
-    let needs = sums.into_iter().map(|(pool, (node, sum))| {
-        let cpus = whole(sum).max(least).max(usize::from(node.is_some()));
+    let needs = sums.into_iter().map(|(pool, Sum { node, milli, .. })| {
+        let cpus = whole(MilliCpu(at_most(milli))).max(least).max(usize::from(node.is_some()));
         (pool.to_owned(), Need { node, cpus })
     });
     needs.filter(|(_, need)| need.cpus > 0).collect()

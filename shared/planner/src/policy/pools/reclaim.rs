@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        State,
+        Container, State,
         view::{blocked, bound_reclaimed, cpus_on},
     },
     share::Shares,
@@ -41,7 +41,7 @@ pub(super) fn pool(state: &State, machine: &Machine, shares: &Shares) -> CpuSet 
         }
     }
     let others = machine.online() - &cpus_on(machine, &bound);
-    let has_others = state.containers.values().any(|container| container.is_unbound_reclaimed());
+    let has_others = state.containers.kinds().any(Container::is_unbound_reclaimed);
     if has_others && pool.is_disjoint(&others) {
         pool |= &within(state, machine, &always, &others);
     }

@@ -53,7 +53,7 @@ impl Shares {
             let ratios = overlap::ratios(state);
             shares.left |= &overlap::shared(machine, &shares.pools, &ratios);
         } else if !options.enable_reclaim {
-            let idle = options.serve_all && !state.containers.values().any(|c| c.qos == QosLevel::Reclaimed);
+            let idle = options.serve_all && !state.containers.kinds().any(|c| c.qos == QosLevel::Reclaimed);
             shares.hand_out(machine, &unbound, if idle { 0 } else { reclaim_size(machine) });
         }
         shares
