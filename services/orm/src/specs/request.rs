@@ -48,6 +48,7 @@ pub fn pod_request(
     let whole = spec.whole.as_ref().and_then(|whole| whole.cpu);
     let request = Some(whole.unwrap_or(own)).filter(|request| *request > MilliCpu(0));
     Ok(PodRequest {
+        plugins: oxalyst_planner::pods::Plugins::default(),
         uid: spec.uid.clone(),
         sandbox_id: sandbox_id.to_owned(),
         namespace: spec.namespace.clone(),

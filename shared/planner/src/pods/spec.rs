@@ -126,7 +126,16 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
         _ if pod.node_agent => {}
         CpuPolicy::Dynamic(options) => {
             account_memory(&mut after, machine, rules, options, &pod, &main);
-            dynamic::join(&mut after, machine, rules, options, &pod, &others, &mut Trace::off()).ok()?;
+            dynamic::join(
+                &mut after,
+                machine,
+                rules,
+                options,
+                &pod,
+                (&others, &request.plugins),
+                &mut Trace::off(),
+            )
+            .ok()?;
             keep_pace(&mut after, &pod);
         }
         // Each container has a set of its own there: one for all of them cannot be divided under what runs.

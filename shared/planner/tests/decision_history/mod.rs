@@ -148,6 +148,7 @@ fn whole(pod: u8, level: usize, wishes: usize, cpus: u64, gib: u64) -> PodReques
     };
     let init = Asked { name: "init".into(), role: Role::Init, ..app.clone() };
     PodRequest {
+        plugins: oxalyst_planner::pods::Plugins::default(),
         uid: pod.to_string(),
         sandbox_id: format!("s{pod}"),
         namespace: "ns".into(),
