@@ -1,15 +1,17 @@
 //! Between the wire's messages and the planner's values. Pure.
 
 use oxalyst_proto::orm::v1 as orm;
+use oxalyst_proto::resourceplugin::v1alpha1::ResourceAllocationInfo;
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
 use oxalyst_qos::{QosLevel, qos_level};
 use oxalyst_topology::{CpuSet, Machine};
 use oxalyst_units::MilliCpu;
+use prost::Message as _;
 
 use oxalyst_planner::plan::{NumaFree, Refusal, RequestSource, Stage};
 use oxalyst_planner::pods::{
-    self, Class, ContainerPlacement, Pod, PodPlacement, RunningSandbox, SandboxRequest, State, placements_of,
-    shown_pools,
+    self, Class, ContainerPlacement, PluginAllocation, Pod, PodPlacement, RunningSandbox, SandboxRequest,
+    State, placements_of, shown_pools,
 };
 
 /// CPUs that these resources ask for; `None` where they do not tell, or tell that nothing is asked for.
@@ -140,7 +142,28 @@ fn pod_placement(pod: &Pod, placed: &PodPlacement) -> orm::PodPlacement {
         request_source: pod.told.source.to_string(),
         decided_by: pod.told.decided_by.to_string(),
         containers: main.map(|main| elsewhere(pod, placed, main)).unwrap_or_default(),
+        plugins: pod
+            .given
+            .iter()
+            .flat_map(|(name, all)| all.iter().filter_map(|own| given(name, own)))
+            .collect(),
     }
+}
+
+/// What a plugin gave a container, as it is sent; `None` where its words cannot be understood any more.
+fn given(container: &str, given: &PluginAllocation) -> Option<orm::PluginAllocation> {
+    let info = ResourceAllocationInfo::decode(given.info.as_slice()).ok()?;
+    Some(orm::PluginAllocation {
+        container: container.to_owned(),
+        resource: given.resource.clone(),
+        plugin: given.plugin.clone(),
+        oci_property_name: info.oci_property_name,
+        result: info.allocation_result,
+        quantity: info.allocated_quantity,
+        envs: info.envs,
+        annotations: info.annotations,
+        nodes: given.nodes.iter().map(u64::from).collect(),
+    })
 }
 
 /// The containers that do not run as the main one does.

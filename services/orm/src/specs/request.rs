@@ -84,6 +84,7 @@ fn asked(spec: &PodSpec, container: &ContainerSpec, names: &ResourceNames) -> Re
     let fault = |fault| SpecFault { container: container.name.clone(), fault };
     let (mut cpu, mut memory) =
         (names.cpu(&container.asked).map_err(fault)?, names.memory(&container.asked).map_err(fault)?);
+    names.all(&container.asked).map_err(fault)?;
     let mut limit = container.asked.limit;
     if spec.in_place == InPlace::NotTaken {
         // What is proposed holds only once the kubelet has taken it up; until then what it set aside before does.
