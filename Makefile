@@ -4,8 +4,11 @@ CARGO ?= cargo
 # Tests to run: make test TESTS=containerd
 TESTS ?=
 
+# Suites that take minutes each and are left out of `make test`.
+TIERS = kubelet numa_vm
+
 .DEFAULT_GOAL := help
-.PHONY: help run test vectors lint fmt bench build tools clean
+.PHONY: help run test tiers vectors lint fmt bench build tools clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +27,10 @@ test: tools ## every test; those on a real containerd too where this machine can
 	$(CARGO) build --workspace --bins --tests
 	$(CARGO) test --workspace --no-fail-fast -- --show-output $(TESTS)
 
+tiers: tools ## the suites that take minutes: a real kubelet with its control plane, a machine of four NUMA nodes
+	$(CARGO) build --workspace --bins
+	$(CARGO) test --workspace --no-fail-fast $(addprefix --test ,$(TIERS)) -- --show-output $(TESTS)
+
 # Cases as data, of which the tree holds its own: OXALYST_VECTORS=DIR make vectors runs those of another folder as well.
 vectors: tools ## the allocator's language-neutral vectors; OXALYST_VECTORS=DIR adds a folder of further ones
 	OXALYST_VECTORS="$(OXALYST_VECTORS)" $(CARGO) test -p oxalyst-planner --test vectors -- --nocapture
@@ -31,6 +38,7 @@ vectors: tools ## the allocator's language-neutral vectors; OXALYST_VECTORS=DIR 
 lint: tools ## fmt, clippy, docs, dependencies: no warning is let through
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace $(addprefix --test ,$(TIERS)) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 	deny="$$(integration/lab/cargo-deny.sh)" && "$$deny" --log-level error check bans licenses sources
 

@@ -68,7 +68,8 @@ control() {
     --secure-port "$(free_port)" >scheduler.log 2>&1 </dev/null &
   echo $! >scheduler.pid
   setsid "$bin/kube-controller-manager" --kubeconfig kubeconfig --leader-elect=false --bind-address 127.0.0.1 \
-    --secure-port "$(free_port)" --controllers deployment-controller,replicaset-controller,garbage-collector-controller \
+    --secure-port "$(free_port)" \
+    --controllers deployment-controller,replicaset-controller,garbage-collector-controller,node-lifecycle-controller \
     >controllers.log 2>&1 </dev/null &
   echo $! >controllers.pid
 }

@@ -12,7 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 [ "$(uname -m)" = x86_64 ] || fail "the machine is an x86-64 one"
 command -v apt-get >/dev/null || fail "no apt here"
 cache="${OXALYST_CACHE:-$HOME/.cache/oxalyst}"
-dir="$cache/vm-$suite-$(cat "$0" "$here/vm/init" | sha256sum | cut -c 1-12)"
+dir="$cache/vm-$suite-$(cat "$0" "$here/vm/early-init" | sha256sum | cut -c 1-12)"
 mkdir -p "$cache"
 exec 9>"$cache/vm.lock"
 flock 9

@@ -13,8 +13,8 @@ use crate::image;
 use crate::lab;
 use crate::process::{Process, ProcessError, end_stranger, with_argument_below};
 use crate::runtime::{
-    ContainerId, ContainerSpec, Listed, PodSpec, Runtime, RuntimeError, SandboxId, State, poll_until,
-    status_value,
+    ContainerId, ContainerSpec, Listed, PodSpec, Resizes, Runtime, RuntimeError, SandboxId, State,
+    poll_until, status_value,
 };
 
 /// How long a start may take; 0.5 s is usual.
@@ -191,6 +191,12 @@ impl Drop for Crio {
         // After a failed test: the process is killed by its own drop, the rest here. Nobody is left to hear of an error.
         drop(self.process.take());
         let _ = self.sweep();
+    }
+}
+
+impl Resizes for Crio {
+    async fn update_shares(&mut self, container: &ContainerId, milli_cpu: u64) -> Result<(), RuntimeError> {
+        self.cri.update_shares(container, milli_cpu).await
     }
 }
 

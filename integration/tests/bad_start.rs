@@ -93,7 +93,8 @@ async fn a_log_level_that_is_none() {
 #[tokio::test]
 async fn a_socket_that_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
-    for service in NODE_SERVICES {
+    // A gateway is handed over instead: it is the one that must not be missed while it is updated.
+    for service in NODE_SERVICES.into_iter().filter(|service| *service != "nri-gateway") {
         let _first = Process::spawn(command(service, dir.path()), &dir.path().join("first.log")).unwrap();
         answers(service, &dir.path().join("run")).await;
         let socket = format!("{service}.sock");

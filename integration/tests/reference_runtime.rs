@@ -27,6 +27,11 @@ mod nri_0_9 {
     integration::every_scenario!(run);
 
     #[tokio::test]
+    async fn a_resized_container_keeps_its_first_cpu() {
+        run(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
+    }
+
+    #[tokio::test]
     async fn every_event_is_answered_in_the_librarys_own_bytes() {
         run(async |world| every_event(world, false).await).await;
     }
@@ -43,6 +48,11 @@ mod nri_0_12 {
     }
 
     integration::every_scenario!(run);
+
+    #[tokio::test]
+    async fn a_resized_container_keeps_its_first_cpu() {
+        run(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
+    }
 
     #[tokio::test]
     async fn every_event_is_answered_in_the_librarys_own_bytes() {
@@ -89,9 +99,9 @@ async fn every_event(mut world: World<Imitation>, own_calls: bool) -> World<Imit
     let theirs = world.allowed(&shared.container).await;
     assert!(own.is_disjoint(&theirs), "{own} and {theirs}");
 
-    // The kubelet's in-place resize, as the runtime sees it.
-    world.runtime.update_shares(&shared.container, 300).await.unwrap();
-    world.runtime.tell(Event::PostUpdateContainer, &shared.container).await.unwrap();
+    // The kubelet's in-place resize, as the runtime sees it; it needs as many whole CPUs as before.
+    world.runtime.update_shares(&dedicated.container, 900).await.unwrap();
+    world.runtime.tell(Event::PostUpdateContainer, &dedicated.container).await.unwrap();
     assert_eq!(world.allowed(&shared.container).await, theirs);
     assert_eq!(world.allowed(&dedicated.container).await, own);
 

@@ -14,7 +14,7 @@ use super::on_imitation;
 /// The orm is frozen: every hook is answered long before the runtime's patience ends, the connection lives, the container that
 /// was answered by policy is marked, and put right when the orm is back.
 #[tokio::test]
-async fn a_frozen_orm_costs_neither_the_connection_nor_the_pin() {
+async fn n01_a_frozen_orm_costs_neither_the_connection_nor_the_pin() {
     on_imitation(Setup::default(), async |mut world| {
         usual_deadline(&mut world).await;
         let earlier = world.run("web", "shared_cores", 100).await;

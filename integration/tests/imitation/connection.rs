@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The runtime restarts with twenty containers, whose cpusets somebody else has meanwhile spoilt: the same gateway process
 /// registers, is configured and synchronised anew, and every one of the twenty is put right.
 #[tokio::test]
-async fn a_restarted_runtime_has_every_container_checked() {
+async fn n04_a_restarted_runtime_has_every_container_checked() {
     on_imitation(Setup::default(), async |mut world| {
         let dedicated = world.run("db", "dedicated_cores", 1000).await;
         let own = world.allowed(&dedicated.container).await;
@@ -55,7 +55,7 @@ async fn a_restarted_runtime_has_every_container_checked() {
 /// A runtime that begins to serve 7 s after its socket is there: past the 5 s of RegisterPlugin the gateway says so, and tries
 /// again until it is taken in.
 #[tokio::test]
-async fn a_runtime_that_serves_late_is_waited_for() {
+async fn n05_a_runtime_that_serves_late_is_waited_for() {
     let folder = folder();
     let mut runtime = Imitation::start(folder.path(), Setup::default()).await.unwrap();
     runtime.stop().await.unwrap();
@@ -76,7 +76,7 @@ async fn a_runtime_that_serves_late_is_waited_for() {
 
 /// The runtime drops the connection, as past its timeout: the same process is back, and the next pod is pinned.
 #[tokio::test]
-async fn a_dropped_connection_is_made_anew() {
+async fn n03_a_dropped_connection_is_made_anew() {
     on_imitation(Setup::default(), async |mut world| {
         let gateway = world.mesh.pid("nri-gateway");
         let dedicated = world.run("db", "dedicated_cores", 1000).await;
@@ -120,7 +120,7 @@ async fn a_flood_of_events_is_answered() {
 /// 3,000 containers with 2 KiB of labels each do not fit one message: they come in parts, all are known, and the connection
 /// lives.
 #[tokio::test]
-async fn three_thousand_containers_are_synchronised_in_parts() {
+async fn n08_three_thousand_containers_are_synchronised_in_parts() {
     let folder = folder();
     let mut runtime = Imitation::start(folder.path(), Setup::default()).await.unwrap();
     crowd(&mut runtime, 300, 10, 2048).await;
@@ -132,7 +132,12 @@ async fn three_thousand_containers_are_synchronised_in_parts() {
             Err(e) => Err(e.to_string()),
         });
         known.await.unwrap();
-        assert_eq!(world.state().await.pods.len(), 300);
+        // Where the machine is busy, the allocator hears of them after the answer.
+        let taken_in = poll_until(PATIENCE, async || match world.state().await.pods.len() {
+            300 => Ok(()),
+            pods => Err(format!("{pods} pods")),
+        });
+        taken_in.await.unwrap();
         world.runtime.observed(|o| {
             assert!(o.ended.is_empty(), "{:?}", o.ended);
             assert_eq!(o.synchronizations[0].containers, 3000);
@@ -145,7 +150,7 @@ async fn three_thousand_containers_are_synchronised_in_parts() {
 /// 500 containers and a dedicated pod among them: the answer to Synchronize is in time, and the events that come after it are
 /// heard.
 #[tokio::test]
-async fn five_hundred_containers_are_synchronised_in_time() {
+async fn n09_five_hundred_containers_are_synchronised_in_time() {
     let folder = folder();
     let mut runtime = Imitation::start(folder.path(), Setup::default()).await.unwrap();
     crowd(&mut runtime, 50, 10, 16).await;

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Pods come and go, so that pools shrink and grow with each: no call of the gateway waits for one of the runtime and the other
 /// way round, so no hook is late and the connection lives.
 #[tokio::test]
-async fn updates_never_wait_for_a_hook_that_waits_for_them() {
+async fn n07_updates_never_wait_for_a_hook_that_waits_for_them() {
     on_imitation(Setup::default(), async |mut world| {
         let shared = world.run("web", "shared_cores", 100).await;
         world.runtime.forget_observed();
@@ -92,7 +92,7 @@ async fn updates_that_were_dropped_without_a_word_are_made_good() {
 /// A container fails after the gateway has answered for it, as where another plugin objects. The set that was carved out for it
 /// is free again when the pod is gone, whether the runtime tells the failure or not.
 #[tokio::test]
-async fn a_container_that_failed_elsewhere_leaks_nothing() {
+async fn n15_a_container_that_failed_elsewhere_leaks_nothing() {
     for told in [true, false] {
         on_imitation(Setup::default(), async |mut world| {
             let shared = world.run("web", "shared_cores", 100).await;

@@ -19,7 +19,7 @@ const NEEDED: i32 = 0x001 | 0x002 | 0x004 // RunPodSandbox, StopPodSandbox, Remo
 /// The mask holds exactly the events that are served: a runtime of NRI 0.6 would refuse any other, and send none that is
 /// missing.
 #[tokio::test]
-async fn the_event_mask_is_right_for_old_and_new_runtimes() {
+async fn n16_the_event_mask_is_right_for_old_and_new_runtimes() {
     for (last_event, known) in [(Event::RemoveContainer, 0x7ff), (Event::ValidateContainerAdjustment, 0x3fff)]
     {
         let options = RuntimeOptions { last_event, ..RuntimeOptions::default() };
@@ -37,7 +37,7 @@ async fn the_event_mask_is_right_for_old_and_new_runtimes() {
 /// A runtime newer than the gateway sends an event that is not known yet and calls a method that is not: the one is passed over,
 /// the other answered as not implemented, and the connection lives.
 #[tokio::test]
-async fn the_unknown_is_answered_and_the_connection_lives() {
+async fn n20_the_unknown_is_answered_and_the_connection_lives() {
     on_imitation(Setup::default(), async |mut world| {
         world.runtime.speak_of_the_future().await.unwrap();
         world.run("web", "shared_cores", 100).await;
@@ -49,7 +49,7 @@ async fn the_unknown_is_answered_and_the_connection_lives() {
 
 /// A frame that claims 4 GiB: the gateway closes the connection, allocates nothing of it, and comes back.
 #[tokio::test]
-async fn an_oversize_frame_ends_the_connection_and_nothing_else() {
+async fn n18_an_oversize_frame_ends_the_connection_and_nothing_else() {
     on_imitation(Setup::default(), async |mut world: World<Imitation>| {
         let gateway = world.mesh.pid("nri-gateway").unwrap();
         world.runtime.stop().await.unwrap();

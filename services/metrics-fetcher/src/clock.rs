@@ -22,6 +22,11 @@ pub struct Now {
 pub trait Clock: Debug + Send + Sync {
     /// The present moment.
     fn now(&self) -> Now;
+
+    /// CPU time of the calling thread, where it is known.
+    fn thread_cpu(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// The machine's clocks.
@@ -75,6 +80,11 @@ impl Clock for SystemClock {
             monotonic_ns: u64::try_from((BEGIN + self.base.elapsed()).as_nanos()).unwrap_or(u64::MAX),
             unix_ns: i64::try_from(unix.as_nanos()).unwrap_or(i64::MAX),
         }
+    }
+
+    fn thread_cpu(&self) -> Option<Duration> {
+        let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::try_from(used).ok()
     }
 }
 

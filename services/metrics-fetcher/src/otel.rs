@@ -30,17 +30,6 @@ pub fn name(metric: &str) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// What says whom a sample is about, as the conventions name it; empty ones are to be left out.
-pub fn attributes(sample: &oxalyst_proto::metrics::v1::Sample) -> [(&'static str, &str); 5] {
-    [
-        ("k8s.namespace.name", &sample.namespace),
-        ("k8s.pod.name", &sample.pod),
-        ("k8s.pod.uid", &sample.pod_uid),
-        ("k8s.container.name", &sample.container),
-        ("container.id", &sample.container_id),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

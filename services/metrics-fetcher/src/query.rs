@@ -351,6 +351,7 @@ pub fn sources(view: &View, period: Duration) -> Vec<proto::SourceInfo> {
         period_ms: millis(period),
         last_pass_unix_ms: pass.finished.map_or(0, Now::unix_ms),
         last_pass_us: u64::try_from(pass.took.as_micros()).unwrap_or(u64::MAX),
+        last_pass_cpu_us: pass.cpu.map_or(0, |cpu| u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX)),
         ..proto::SourceInfo::default()
     };
     let mut all = vec![

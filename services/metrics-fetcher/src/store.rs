@@ -68,6 +68,8 @@ pub struct PassReport {
     pub finished: Option<Now>,
     /// How long it took.
     pub took: Duration,
+    /// CPU time that it took, where that is known.
+    pub cpu: Option<Duration>,
     /// Descriptors kept open.
     pub open_files: usize,
     /// Files that could not be read or understood.

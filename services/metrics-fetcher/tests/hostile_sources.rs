@@ -2,15 +2,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use metrics_fetcher::clock::{Clock, SystemClock};
+use metrics_fetcher::clock::{Clock, Now, SystemClock};
 use metrics_fetcher::names::{Directory, Known};
 use metrics_fetcher::query::{self, Terms};
 use metrics_fetcher::rank::Ranking;
@@ -37,14 +37,69 @@ struct World {
     tokens: Arc<Mutex<Vec<String>>>,
     endpoint: Endpoint,
     store: Arc<Store>,
-    clock: Arc<dyn Clock>,
+    clock: Arc<SetClock>,
 }
 
-fn now() -> i64 {
-    i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap()
+/// The machine's clocks, the date of which can be set.
+#[derive(Debug, Default)]
+struct SetClock {
+    clock: SystemClock,
+    set_by_seconds: AtomicI64,
 }
 
-async fn answer(mood: u8, path: &str) -> Response {
+impl Clock for SetClock {
+    fn now(&self) -> Now {
+        let now = self.clock.now();
+        Now { unix_ns: now.unix_ns + self.set_by_seconds.load(Ordering::Relaxed) * 1_000_000_000, ..now }
+    }
+}
+
+/// Lines that are logged in this test's thread.
+#[derive(Clone, Debug, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl tracing::field::Visit for Line {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("metrics_fetcher") && *metadata.level() <= tracing::Level::INFO
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+impl Lines {
+    fn with(&self, text: &str) -> usize {
+        self.0.lock().unwrap().iter().filter(|line| line.contains(text)).count()
+    }
+}
+
+/// The most that this process had in memory, bytes.
+fn most_resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+async fn answer(mood: u8, path: &str, now: i64) -> Response {
     match mood {
         1 => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         2 => "{\"status\":0,\"data\":{\"update_ti".into_response(),
@@ -58,7 +113,7 @@ async fn answer(mood: u8, path: &str) -> Response {
         5 => "{\"status\":1}".into_response(),
         6 if !path.contains("realtime") => std::future::pending().await,
         _ if path.contains("realtime/power") => {
-            let sensors = format!(r#"{{"total_power":300.5,"update_time":{}}}"#, now());
+            let sensors = format!(r#"{{"total_power":300.5,"update_time":{}}}"#, now);
             format!("{{\"status\":0,\"data\":{{\"sensors\":{sensors}}}}}").into_response()
         }
         _ if path.contains("realtime/freq") => StatusCode::NOT_FOUND.into_response(),
@@ -67,10 +122,10 @@ async fn answer(mood: u8, path: &str) -> Response {
             format!("{{\"node\":{{\"fs\":{fs},\"new\":[]}}}}").into_response()
         }
         _ if path.contains("memory") => {
-            format!("{{\"status\":0,\"data\":{{\"system\":{{\"mem_total\":4}},\"update_time\":{}}}}}", now())
+            format!("{{\"status\":0,\"data\":{{\"system\":{{\"mem_total\":4}},\"update_time\":{}}}}}", now)
                 .into_response()
         }
-        _ => format!("{{\"status\":0,\"data\":{{\"update_time\":{}}}}}", now()).into_response(),
+        _ => format!("{{\"status\":0,\"data\":{{\"update_time\":{}}}}}", now).into_response(),
     }
 }
 
@@ -80,11 +135,15 @@ impl World {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let (present, heard) = (Arc::clone(&mood), Arc::clone(&tokens));
+        // One date for the whole machine.
+        let clock = Arc::new(SetClock::default());
+        let dates = Arc::clone(&clock);
         let router = Router::new().fallback(move |uri: axum::http::Uri, headers: HeaderMap| {
             let mood = present.load(Ordering::Relaxed);
             let token = headers.get("authorization").map(|v| v.to_str().unwrap().to_owned());
             heard.lock().unwrap().extend(token);
-            async move { answer(mood, uri.path()).await }
+            let now = dates.now().unix_ns / 1_000_000_000;
+            async move { answer(mood, uri.path(), now).await }
         });
         tokio::spawn(async move { axum::serve(listener, router).await });
         let endpoint = Endpoint {
@@ -94,7 +153,7 @@ impl World {
             max_body_bytes: 1 << 20,
             ..Endpoint::default()
         };
-        Self { mood, tokens, endpoint, store: Arc::default(), clock: Arc::new(SystemClock::default()) }
+        Self { mood, tokens, endpoint, store: Arc::default(), clock }
     }
 
     fn remote(&self, source: Source) -> Remote {
@@ -106,7 +165,7 @@ impl World {
             host_root: "/nowhere".into(),
             store: Arc::clone(&self.store),
             names: Arc::new(Directory::default()),
-            clock: Arc::clone(&self.clock),
+            clock: Arc::<SetClock>::clone(&self.clock),
         }
     }
 
@@ -136,20 +195,56 @@ impl World {
 }
 
 #[tokio::test]
-async fn m11_whatever_malachite_does_what_it_told_stays_and_ages() {
-    let world = World::start().await;
+async fn m11_whatever_malachite_does_what_it_told_stays_and_ages_and_one_line_tells_each_change() {
+    let (world, lines) = (World::start().await, Lines::default());
+    let _logged = tracing::subscriber::set_default(lines.clone());
+    let passes = |w: &World| w.store.view().layers.first().map_or(0, |l| l.pass.number);
     let body = async {
         let total = |w: &World| w.sample("mem.total.system", Ranking::MalachiteFirst);
         world.until("well", |w| total(w).value == Some(4096.0)).await;
         assert_eq!((total(&world).quality(), total(&world).source.as_str()), (Quality::Fresh, "malachite"));
-        for (mood, says) in FAULTS {
+        let before = most_resident();
+        for (failures, (mood, says)) in (1..).zip(FAULTS) {
             world.mood.store(mood, Ordering::Relaxed);
             world.until(says, |w| w.trouble().is_some_and(|t| t.contains(says))).await;
             let kept = total(&world);
             assert_eq!(kept.value, Some(4096.0), "{says}");
-            world.until("older", |w| total(w).age_ms > kept.age_ms).await;
+            // It goes on failing, and that is no news.
+            let failed = passes(&world);
+            world.until("failing on and on", |w| passes(w) >= failed + 2).await;
+            assert!(total(&world).age_ms > kept.age_ms && total(&world).value == Some(4096.0), "{says}");
+            assert_eq!(lines.with("it cannot be read; what it told ages"), failures, "{says}");
             world.mood.store(WELL, Ordering::Relaxed);
             world.until("well again", |w| w.store.view().layers[0].pass.trouble.is_none()).await;
+            assert_eq!(lines.with("it is read"), failures + 1, "{says}");
+        }
+        let grown = most_resident().saturating_sub(before);
+        assert!(grown < 128 << 20, "a gibibyte was offered, {grown} bytes were taken");
+    };
+    tokio::select! { () = follow(world.remote(Source::Malachite)) => {}, () = body => {} }
+}
+
+#[tokio::test]
+async fn a_date_that_is_set_makes_nothing_older_nor_younger_and_wipes_nothing() {
+    let world = World::start().await;
+    let body = async {
+        let total = |w: &World| w.sample("mem.total.system", Ranking::MalachiteFirst);
+        let pass = |w: &World| w.store.view().layers.first().map_or(0, |l| l.pass.number);
+        world.until("well", |w| total(w).value == Some(4096.0)).await;
+        for set_by in [3600, -7200, 0] {
+            let before = pass(&world);
+            world.clock.set_by_seconds.store(set_by, Ordering::Relaxed);
+            let at_once = total(&world);
+            assert_eq!(
+                (at_once.value, at_once.quality()),
+                (Some(4096.0), Quality::Fresh),
+                "{set_by}: {at_once:?}"
+            );
+            world.until("read again", |w| pass(w) > before + 2).await;
+            let after = total(&world);
+            assert_eq!((after.value, after.quality()), (Some(4096.0), Quality::Fresh), "{set_by}: {after:?}");
+            // The source's dates are whole seconds.
+            assert!(after.age_ms < 60_000, "{set_by}: {after:?}");
         }
     };
     tokio::select! { () = follow(world.remote(Source::Malachite)) => {}, () = body => {} }

@@ -1,14 +1,18 @@
 //! Answers the runtime's calls. A handler asks the orm with a deadline, the roster, and the kernel's files with a deadline; it
 //! has no means to call the runtime, which holds its lock meanwhile.
 
+mod validate;
+
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use actix::Addr;
 use oxalyst_nri::api::{
     ConfigureRequest, ConfigureResponse, CreateContainerRequest, CreateContainerResponse, Event, PodSandbox,
     StopContainerRequest, StopContainerResponse, UpdateContainerRequest, UpdateContainerResponse,
+    ValidateContainerAdjustmentRequest, ValidateContainerAdjustmentResponse,
 };
 use oxalyst_nri::events::mask_for;
 use oxalyst_nri::plugin::{Happened, Plugin};
@@ -18,19 +22,22 @@ use oxalyst_proto::orm::v1::{AdmitReply, Refusal, admit_reply};
 use oxalyst_proto::runtime::v1::{Container, Resources, Sandbox};
 use tokio::sync::watch;
 
+use crate::adjustment::{Dialect, Runtime};
+use crate::diagnosis::Diagnosis;
 use crate::duties::{Duties, reconcile};
 use crate::kernel::Kernel;
 use crate::mender::Nudge;
 use crate::metrics::Metrics;
 use crate::orm::{Orm, OrmError};
-use crate::pinning::Change;
+use crate::owner::Calls;
+use crate::pinning::{Change, difference};
 use crate::placements::Cpuset;
 use crate::policy;
 use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, CheckStart, Create, Entrance, Moved, Observed, Phase, PutSandbox, RefusedAgain, RefusedBefore,
-    RemoveContainer, RemoveSandbox, Replace, Resized, Resynchronise, Roster, Seen, Standing, StopSandbox,
-    ToCheck, ToResize, Wrote,
+    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox,
+    RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized, Resynchronise,
+    Roster, Seen, Standing, StopSandbox, ToCheck, ToResize, Wrote,
 };
 use crate::session::Synchronised;
 use crate::settings::Settings;
@@ -44,6 +51,9 @@ const LOOK_DEADLINE: Duration = Duration::from_millis(500);
 
 /// How long after a reply its updates are looked for in the kernel.
 const AFTER_REPLY: Duration = Duration::from_millis(250);
+
+/// Events beyond those that every runtime knows, asked for where it tells a version of NRI.
+pub const NEWER: [Event; 2] = [Event::PostUpdatePodSandbox, Event::ValidateContainerAdjustment];
 
 /// What the hooks of every session share.
 #[derive(Clone, Debug)]
@@ -62,6 +72,12 @@ pub struct HooksContext {
     pub nudge: Nudge,
     /// Counts.
     pub metrics: Metrics,
+    /// Calls that are being answered.
+    pub calls: Calls,
+    /// Hears what stands in the way.
+    pub diagnosis: Diagnosis,
+    /// Whether events are asked for that not every runtime knows: until one has refused them.
+    pub newer_events: Arc<AtomicBool>,
 }
 
 /// The hooks of one session.
@@ -70,6 +86,7 @@ pub struct Hooks {
     context: HooksContext,
     runtime: String,
     refused_at: Stage,
+    dialect: Dialect,
     synchronised: watch::Sender<Option<Synchronised>>,
 }
 
@@ -78,7 +95,13 @@ pub struct Hooks {
 impl Hooks {
     /// For a session; `synchronised` hears of the end of Synchronize.
     pub fn new(context: HooksContext, synchronised: watch::Sender<Option<Synchronised>>) -> Self {
-        Self { context, runtime: String::new(), refused_at: Stage::default(), synchronised }
+        Self {
+            context,
+            runtime: String::new(),
+            refused_at: Stage::default(),
+            dialect: Dialect::default(),
+            synchronised,
+        }
     }
 
     async fn timed<T>(
@@ -87,6 +110,7 @@ impl Hooks {
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
         let since = Instant::now();
+        let _calling = self.context.calls.begin();
         let outcome = answer.await;
         self.context.metrics.hook(method, outcome.is_ok(), since);
         outcome
@@ -95,10 +119,16 @@ impl Hooks {
 
 impl Plugin for Hooks {
     async fn configure(&mut self, request: ConfigureRequest) -> Result<ConfigureResponse, Status> {
+        self.context.diagnosis.configured(&request);
         let refuse_at = self.context.settings.refuse_at;
         self.refused_at = refuse_at.stage(&request.runtime_name, &request.runtime_version);
+        self.dialect = Dialect {
+            runtime: Runtime::named(&request.runtime_name),
+            unified: self.context.kernel.is_unified(LOOK_DEADLINE).await.unwrap_or_default(),
+        };
         self.runtime = format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned();
-        Ok(ConfigureResponse { events: mask_for(&request, &[]) })
+        let newer = if self.context.newer_events.load(Ordering::Relaxed) { &NEWER[..] } else { &[] };
+        Ok(ConfigureResponse { events: mask_for(&request, newer) })
     }
 
     async fn synchronize(&mut self, list: Inventory) -> Result<Vec<api::ContainerUpdate>, Status> {
@@ -107,6 +137,7 @@ impl Plugin for Hooks {
             runtime: self.runtime.clone(),
             listed,
             pinned: changes.len(),
+            dialect: self.dialect,
         }));
         Ok(updates(&changes))
     }
@@ -119,7 +150,7 @@ impl Plugin for Hooks {
             return Err(incomplete("CreateContainer"));
         };
         let (sandbox, container) = (translate::sandbox(pod), translate::container(container));
-        self.timed("CreateContainer", self.context.create_container(sandbox, container)).await
+        self.timed("CreateContainer", self.context.create_container(sandbox, container, self.dialect)).await
     }
 
     async fn update_container(
@@ -144,6 +175,13 @@ impl Plugin for Hooks {
         Ok(StopContainerResponse::default())
     }
 
+    async fn validate_adjustment(
+        &mut self,
+        request: ValidateContainerAdjustmentRequest,
+    ) -> Result<ValidateContainerAdjustmentResponse, Status> {
+        self.timed("ValidateContainerAdjustment", self.context.validate(request)).await
+    }
+
     async fn happened(&mut self, happened: Happened) -> Result<(), Status> {
         let Happened { event, pod, container } = happened;
         let context = &self.context;
@@ -166,6 +204,7 @@ impl Plugin for Hooks {
                 context.nudge.now();
                 Ok(())
             }
+            (Event::PostUpdatePodSandbox, _) => context.ask(RefreshSandbox(translate::sandbox(pod))).await,
             (Event::PostUpdateContainer, _) => {
                 context.nudge.now();
                 Ok(())
@@ -262,6 +301,7 @@ impl HooksContext {
         &self,
         sandbox: Sandbox,
         container: Container,
+        dialect: Dialect,
     ) -> Result<CreateContainerResponse, Status> {
         let placements = self.orm.placements();
         let name = translate::container_name(&container);
@@ -279,7 +319,8 @@ impl HooksContext {
                 "the kubelet or another plugin had set other CPUs"
             );
         }
-        let adjust = cpuset.as_ref().and_then(translate::adjustment);
+        let others = self.ask(Others(sandbox.pod_uid.clone())).await?;
+        let adjust = cpuset.as_ref().and_then(|cpuset| translate::adjustment(cpuset, &others, dialect));
         let create = Create { container, pod_uid: sandbox.pod_uid, cpuset, by_policy };
         let others = self.ask(create).await?;
         if !others.is_empty() {
@@ -345,12 +386,18 @@ impl HooksContext {
         id: String,
         told: Resources,
     ) -> Result<Vec<api::ContainerUpdate>, Status> {
+        let asked = Cpuset { cpus: told.cpuset_cpus.clone().unwrap_or_default(), mems: String::new() };
         let others = self.resize(&id, told).await?;
         let mut answer = updates(&others);
         if !others.is_empty() {
             self.nudge.after(AFTER_REPLY);
         }
         let Some(cpuset) = self.ask(Standing(id.clone())).await? else { return Ok(answer) };
+        if !asked.cpus.is_empty() && difference(Some(&asked), &cpuset).cpus {
+            tracing::info!(container = %id, told = %asked.cpus, ours = %cpuset.cpus, "asked for other CPUs: ours stand");
+            self.metrics.foreign_cpuset();
+            self.diagnosis.foreign_cpuset(&id, &asked.cpus, &cpuset.cpus);
+        }
         answer.extend(translate::update(&id, &cpuset, false));
         self.ask(Applied(vec![Change { container_id: id, cpuset }])).await?;
         Ok(answer)
@@ -397,6 +444,7 @@ impl HooksContext {
                 if let Some(fault) = look.fault {
                     tracing::warn!(container = %id, %fault, "starts unchecked");
                 }
+                self.ask(Reported(look.reports)).await?;
                 let seen = look.seen.into_iter().filter(|(_, seen)| matches!(seen, Seen::Files(_))).collect();
                 // What is left differing is the mender's work.
                 let _ = self.ask(Observed(seen)).await?;

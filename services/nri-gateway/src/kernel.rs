@@ -1,16 +1,25 @@
 //! The kernel's cpuset files, on threads that may block, each look with a deadline.
 
+mod census;
+mod others;
+mod systemd;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oxalyst_cgroups::{CgroupPath, CpusetFiles, CpusetState, Hierarchy};
+use oxalyst_cgroups::{
+    CgroupPath, CpusetFile, CpusetFiles, CpusetState, Hierarchy, set_cpuset, write_verified,
+};
 use tokio::sync::Semaphore;
 
-use crate::pinning::difference;
+use crate::pinning::{Change, difference};
 use crate::placements::Cpuset;
 use crate::roster::{Check, Idle, Seen};
+
+pub use census::Shown;
+use systemd::Systemd;
 
 /// Looks at once. A file system that hangs costs this many threads and no more.
 const THREADS: usize = 4;
@@ -20,6 +29,7 @@ const THREADS: usize = 4;
 pub struct Kernel {
     host_root: PathBuf,
     hierarchy: Arc<Mutex<Option<Arc<Hierarchy>>>>,
+    systemd: Systemd,
     threads: Arc<Semaphore>,
 }
 
@@ -46,6 +56,10 @@ pub struct Look {
     pub seen: Vec<(String, Seen)>,
     /// Containers whose files were written.
     pub wrote: Vec<String>,
+    /// Containers that lack something else of what they are to have.
+    pub unheld: Vec<String>,
+    /// What of a container cannot be put into effect, and why.
+    pub reports: Vec<(String, String)>,
     /// The first file that refused, for the log.
     pub fault: Option<String>,
 }
@@ -55,7 +69,8 @@ pub struct Look {
 impl Kernel {
     /// The files below `<host_root>/sys/fs/cgroup`.
     pub fn new(host_root: PathBuf) -> Self {
-        Self { host_root, hierarchy: Arc::default(), threads: Arc::new(Semaphore::new(THREADS)) }
+        let systemd = Systemd::new(&host_root);
+        Self { host_root, hierarchy: Arc::default(), systemd, threads: Arc::new(Semaphore::new(THREADS)) }
     }
 
     /// Reads the files of each container.
@@ -78,6 +93,36 @@ impl Kernel {
         deadline: Duration,
     ) -> Result<Look, KernelError> {
         self.look(checks, deadline, Correct::Cpus { whole }).await
+    }
+
+    /// Makes these changes, in this order, each of a container that is checked; whatever else those containers are to have, too.
+    ///
+    /// # Errors
+    /// [`KernelError`] where nothing could be read.
+    pub async fn change(
+        &self,
+        changes: Vec<(Check, Change)>,
+        deadline: Duration,
+    ) -> Result<Look, KernelError> {
+        if changes.is_empty() {
+            return Ok(Look::default());
+        }
+        let systemd = self.systemd.clone();
+        self.work(deadline, move |hierarchy| {
+            changes.into_iter().fold(Look::default(), |look, (check, change)| {
+                let mut look = look.with(hierarchy, &check, &Correct::This(change.cpuset));
+                if hierarchy.is_unified() && look.wrote.last() == Some(&check.container_id) {
+                    look.remember(&systemd, &check);
+                }
+                look
+            })
+        })
+        .await
+    }
+
+    /// Whether the tree is v2; `None` where it cannot be told.
+    pub async fn is_unified(&self, deadline: Duration) -> Option<bool> {
+        self.work(deadline, |hierarchy| hierarchy.is_unified()).await.ok()
     }
 
     /// Those of these sandboxes whose pods' cgroups are not there any more.
@@ -152,9 +197,22 @@ fn is_gone(hierarchy: &Hierarchy, cgroup_parent: &str) -> bool {
     path.under(root).try_exists().is_ok_and(|exists| !exists)
 }
 
+/// On v1 the pages of a container stay where they are unless this is set; on v2 the kernel always moves them.
+fn migrate(dir: &std::path::Path) -> Result<(), oxalyst_cgroups::Error> {
+    match write_verified(&dir.join("cpuset.memory_migrate"), "1", |now| now == "1") {
+        Err(e) if e.is_gone() => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}
+
 enum Correct {
     Nothing,
-    Cpus { whole: Option<String> },
+    /// CPUs that differ; of `whole` the memory nodes too.
+    Cpus {
+        whole: Option<String>,
+    },
+    /// What is named here.
+    This(Cpuset),
 }
 
 // === impl Look ===
@@ -173,6 +231,18 @@ impl Look {
         self
     }
 
+    /// Has systemd keep what was written to a unit of its own.
+    fn remember(&mut self, systemd: &Systemd, check: &Check) {
+        let unit = check.cgroups_path.rsplit('/').next().unwrap_or_default();
+        let (true, Some(wanted)) = (unit.ends_with(".scope") || unit.ends_with(".slice"), &check.wanted)
+        else {
+            return;
+        };
+        if let Err(e) = systemd.allow(unit, &wanted.cpus, &wanted.mems) {
+            self.reports.push((check.container_id.clone(), e.to_string()));
+        }
+    }
+
     fn look_at(
         &mut self,
         hierarchy: &Hierarchy,
@@ -182,17 +252,33 @@ impl Look {
         let (path, _driver) = CgroupPath::of_container(&check.cgroups_path)?;
         let files = CpusetFiles::open(hierarchy, &path)?;
         let held = held(files.read()?);
-        let (Correct::Cpus { whole }, Some(wanted)) = (correct, &check.wanted) else { return Ok(held) };
-        let left = difference(Some(&held), wanted);
-        let mems = left.mems && whole.as_ref() == Some(&check.container_id);
-        if !left.cpus && !mems {
+        let wanted = match correct {
+            Correct::Nothing => Cpuset::default(),
+            Correct::Cpus { whole } => match &check.wanted {
+                None => Cpuset::default(),
+                Some(wanted) => {
+                    let left = difference(Some(&held), wanted);
+                    let mems = left.mems && whole.as_ref() == Some(&check.container_id);
+                    let part =
+                        |is_due: bool, list: &String| if is_due { list.clone() } else { String::new() };
+                    Cpuset { cpus: part(left.cpus, &wanted.cpus), mems: part(mems, &wanted.mems) }
+                }
+            },
+            Correct::This(cpuset) => cpuset.clone(),
+        };
+        self.others(hierarchy, &path, check, !matches!(correct, Correct::Nothing));
+        let mut wrote = Vec::new();
+        if !wanted.mems.is_empty() {
+            if matches!(correct, Correct::This(_)) && !hierarchy.is_unified() {
+                migrate(files.dir())?;
+            }
+            wrote.extend(set_cpuset(hierarchy, &path, CpusetFile::Mems, &wanted.mems)?);
+        }
+        if !wanted.cpus.is_empty() {
+            wrote.extend(set_cpuset(hierarchy, &path, CpusetFile::Cpus, &wanted.cpus)?);
+        }
+        if wrote.is_empty() {
             return Ok(held);
-        }
-        if mems {
-            files.write_mems(&wanted.mems)?;
-        }
-        if left.cpus {
-            files.write_cpus(&wanted.cpus)?;
         }
         self.wrote.push(check.container_id.clone());
         Ok(self::held(files.read()?))
@@ -211,6 +297,7 @@ fn held(state: CpusetState) -> Cpuset {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adjustment::Wish;
     use oxalyst_cgroups::fixture::{Fixture, Layout};
 
     const DEADLINE: Duration = Duration::from_secs(5);
@@ -225,7 +312,7 @@ mod tests {
 
     fn check(id: &str, path: &str, cpus: &str) -> Check {
         let wanted = Some(Cpuset { cpus: cpus.into(), mems: "0".into() });
-        Check { container_id: id.into(), cgroups_path: path.into(), wanted }
+        Check { container_id: id.into(), cgroups_path: path.into(), wanted, others: Wish::default() }
     }
 
     #[tokio::test]

@@ -11,11 +11,12 @@ use oxalyst_nri::plugin::RuntimeClient;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::adjustment::{self, Dialect};
 use crate::duties::Duties;
 use crate::kernel::Kernel;
 use crate::metrics::Metrics;
 use crate::pinning::{Change, Corrections};
-use crate::roster::{Applied, Check, Observed, Roster, Seen, ToCheck};
+use crate::roster::{Applied, Check, Observed, Reported, Roster, Seen, ToCheck};
 use crate::translate::update;
 
 /// Comparisons of everything after a synchronisation, then every period: the runtime dropped updates of containers that it was
@@ -75,14 +76,14 @@ impl Nudge {
 }
 
 /// Mends until the task is aborted with its session.
-pub async fn mend(runtime: RuntimeClient, mut tools: Tools) {
+pub async fn mend(runtime: RuntimeClient, mut tools: Tools, dialect: Dialect) {
     let start = Instant::now();
     let mut early = EARLY.into_iter().map(|after| start + after);
     let mut next = early.next().unwrap_or(start);
     let mut everything = false;
     loop {
         tools.decided.mark_unchanged();
-        round(&runtime, &tools, everything).await;
+        round(&runtime, &tools, dialect, everything).await;
         everything = tokio::select! {
             () = tokio::time::sleep_until(next) => true,
             () = tools.nudge.notify.notified() => false,
@@ -98,40 +99,55 @@ pub async fn mend(runtime: RuntimeClient, mut tools: Tools) {
     }
 }
 
+/// What a look found.
+struct Found {
+    corrections: Corrections,
+    /// Those that lack something beside CPUs and memory nodes.
+    unheld: Vec<Check>,
+}
+
 /// Looks, tells the runtime, looks again; what the runtime did not do is written directly.
-async fn round(runtime: &RuntimeClient, tools: &Tools, everything: bool) {
-    let Some(corrections) = look(tools, everything).await else { return };
-    if corrections.is_empty() {
+async fn round(runtime: &RuntimeClient, tools: &Tools, dialect: Dialect, everything: bool) {
+    let Some(found) = look(tools, everything).await else { return };
+    if found.corrections.is_empty() && found.unheld.is_empty() {
         return;
     }
-    if let Err(e) = tell(runtime, tools, corrections).await {
+    let told = async {
+        tell(runtime, tools, found.corrections).await?;
+        tell_others(runtime, tools, dialect, &found.unheld).await
+    };
+    if let Err(e) = told.await {
         tracing::warn!(error = %e, "containers could not be updated");
         return;
     }
     let Some(left) = look(tools, false).await else { return };
-    let wrong: Vec<_> = left.shrink.into_iter().chain(left.grow).collect();
-    if !wrong.is_empty() {
-        rewrite(tools, wrong).await;
+    let wrong: Vec<_> = left.corrections.shrink.into_iter().chain(left.corrections.grow).collect();
+    if !wrong.is_empty() || !found.unheld.is_empty() {
+        rewrite(tools, wrong, found.unheld).await;
     }
 }
 
 /// Compares with the kernel; `None`: the roster is gone.
-async fn look(tools: &Tools, everything: bool) -> Option<Corrections> {
+async fn look(tools: &Tools, everything: bool) -> Option<Found> {
     let due = tools.roster.send(ToCheck { everything }).await.ok()?;
     let mut corrections = due.blind;
-    let ids: Vec<_> = due.checks.iter().map(|check| check.container_id.clone()).collect();
-    let seen = match tools.kernel.read(due.checks, LOOK_DEADLINE).await {
-        Ok(look) => look.seen,
+    let (seen, unheld) = match tools.kernel.read(due.checks.clone(), LOOK_DEADLINE).await {
+        Ok(look) => {
+            tools.roster.send(Reported(look.reports)).await.ok()?;
+            let lacks = |check: &Check| look.unheld.contains(&check.container_id);
+            (look.seen, due.checks.into_iter().filter(lacks).collect())
+        }
         Err(e) => {
             tracing::debug!(error = %e, "the kernel's files cannot be read");
-            ids.into_iter().map(|id| (id, Seen::Unreadable)).collect()
+            let unreadable = |check: Check| (check.container_id, Seen::Unreadable);
+            (due.checks.into_iter().map(unreadable).collect(), Vec::new())
         }
     };
     let found = tools.roster.send(Observed(seen)).await.ok()?;
     corrections.shrink.extend(found.shrink);
     corrections.grow.extend(found.grow);
     corrections.mems.extend(found.mems);
-    Some(corrections)
+    Some(Found { corrections, unheld })
 }
 
 /// CPUs that are taken away first, then those given back, then memory nodes one container at a time.
@@ -151,11 +167,32 @@ async fn tell(runtime: &RuntimeClient, tools: &Tools, corrections: Corrections) 
     Ok(())
 }
 
-/// The runtime said yes and did nothing.
-async fn rewrite(tools: &Tools, wrong: Vec<Change>) {
+/// The rest, as far as this runtime applies it.
+async fn tell_others(
+    runtime: &RuntimeClient,
+    tools: &Tools,
+    dialect: Dialect,
+    unheld: &[Check],
+) -> Result<(), CallError> {
+    let updates: Vec<_> = unheld
+        .iter()
+        .filter_map(|check| adjustment::update(&check.container_id, &check.others, dialect, true))
+        .collect();
+    for batch in updates.chunks(BATCH) {
+        let failed = runtime.update_containers(batch.to_vec(), CALL_DEADLINE).await?;
+        tools.metrics.updated("failed", failed.len());
+        tools.metrics.updated("applied", batch.len().saturating_sub(failed.len()));
+    }
+    Ok(())
+}
+
+/// The runtime said yes and did nothing, or cannot be told.
+async fn rewrite(tools: &Tools, wrong: Vec<Change>, unheld: Vec<Check>) {
     let Ok(due) = tools.roster.send(ToCheck { everything: false }).await else { return };
     let is_wrong = |check: &Check| wrong.iter().any(|change| change.container_id == check.container_id);
-    let checks: Vec<_> = due.checks.into_iter().filter(is_wrong).collect();
+    let mut checks: Vec<_> = due.checks.into_iter().filter(is_wrong).collect();
+    let rest = unheld.into_iter().filter(|check| !is_wrong(check));
+    checks.extend(rest.map(|check| Check { wanted: None, ..check }));
     match tools.kernel.correct(checks, None, LOOK_DEADLINE).await {
         Ok(look) => {
             tools.metrics.updated("rewritten", look.wrote.len());
@@ -165,6 +202,7 @@ async fn rewrite(tools: &Tools, wrong: Vec<Change>) {
             if !look.wrote.is_empty() {
                 tracing::warn!(containers = ?look.wrote, "the runtime did not apply an update: written directly");
             }
+            let _ = tools.roster.send(Reported(look.reports)).await;
             let _ = tools.roster.send(Observed(look.seen)).await;
         }
         Err(e) => tracing::warn!(error = %e, "the kernel's files cannot be written"),

@@ -19,6 +19,9 @@ pub struct Metrics {
     policy: Family<Reason, Counter>,
     drift: Family<File, Counter>,
     updates: Family<Outcome, Counter>,
+    contended: Counter,
+    mode: Family<Mode, Gauge>,
+    foreign_cpusets: Counter,
     /// 1 while a session with the runtime is synchronised.
     pub connected: Gauge,
     /// Sessions that ended.
@@ -43,6 +46,11 @@ struct Reason {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct File {
     file: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Mode {
+    mode: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -75,6 +83,21 @@ impl Metrics {
                 "container_updates",
                 "Updates of containers outside of a call of the runtime",
                 Family::default(),
+            ),
+            contended: registry.register(
+                "contended_containers",
+                "Containers whose cpuset somebody else kept changing",
+                Counter::default(),
+            ),
+            mode: registry.register(
+                "mode",
+                "1 for the way in which decisions are applied now",
+                Family::default(),
+            ),
+            foreign_cpusets: registry.register(
+                "foreign_cpusets",
+                "Requests of somebody else for other CPUs, answered with ours",
+                Counter::default(),
             ),
             connected: registry.register(
                 "nri_connected",
@@ -115,6 +138,23 @@ impl Metrics {
         self.drift.get_or_create(&File { file }).inc();
     }
 
+    /// A container's cpuset is changed by somebody else again and again.
+    pub fn contended(&self) {
+        self.contended.inc();
+    }
+
+    /// Somebody else asked for other CPUs.
+    pub fn foreign_cpuset(&self) {
+        self.foreign_cpusets.inc();
+    }
+
+    /// Decisions are applied in this way now. Of a closed set: "nri", "bypass", "none".
+    pub fn mode(&self, now: &'static str) {
+        for mode in ["nri", "bypass", "none"] {
+            self.mode.get_or_create(&Mode { mode }).set(i64::from(mode == now));
+        }
+    }
+
     /// Updates were sent. `result` is of a closed set: "applied", "failed", "rewritten".
     pub fn updated(&self, result: &'static str, count: usize) {
         self.updates.get_or_create(&Outcome { result }).inc_by(u64::try_from(count).unwrap_or(u64::MAX));
@@ -137,6 +177,7 @@ mod tests {
         metrics.by_policy("late");
         metrics.drift("cpuset.cpus");
         metrics.updated("applied", 1);
+        metrics.mode("none");
         let text = oxalyst_telemetry::encode(&registry);
         let names: Vec<_> = text
             .lines()
@@ -150,6 +191,9 @@ mod tests {
                 "hook_default_answers",
                 "cpuset_drift",
                 "container_updates",
+                "contended_containers",
+                "mode",
+                "foreign_cpusets",
                 "nri_connected",
                 "nri_reconnects",
                 "unpinned_starts",

@@ -2,7 +2,9 @@
 
 mod actor;
 mod claims;
+mod contest;
 mod entry;
+mod found;
 mod lodging;
 mod resize;
 
@@ -17,16 +19,18 @@ use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use oxalyst_topology::CpuSet;
 
 pub use actor::{
-    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, PutSandbox, Refused, RefusedAgain,
-    RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Resized, Resynchronise, Standing, StopSandbox,
-    ToCheck, ToClaim, ToResize, Wrote,
+    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, Others, PutSandbox, RefreshSandbox,
+    Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized,
+    Resynchronise, SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Wrote,
 };
 pub use claims::{Claims, Idle};
 use entry::Entry;
 pub use entry::{Phase, Seen};
+pub use found::{Census, Taken};
 pub use lodging::Entrance;
 use lodging::Lodging;
 
+use crate::adjustment::{Wish, others};
 use crate::meta_link::Feed;
 use crate::metrics::Metrics;
 use crate::pinning::{Change, Corrections, difference};
@@ -44,6 +48,17 @@ pub struct Check {
     pub cgroups_path: String,
     /// Where it is to run.
     pub wanted: Option<Cpuset>,
+    /// What else it is to have.
+    pub others: Wish,
+}
+
+/// What of the settings decides about containers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// Reclaimed containers are idle to the kernel's scheduler.
+    pub idle: bool,
+    /// Changes by somebody else after which a container is mended once a reconcile period.
+    pub flips: u32,
 }
 
 /// What is to be checked, and what can be corrected without looking (a container without a cgroup yet).
@@ -63,14 +78,37 @@ pub struct Roster {
     placements: Arc<ArcSwap<Placements>>,
     feed: Feed,
     metrics: Metrics,
+    rules: Rules,
 }
 
 // === impl Roster ===
 
 impl Roster {
     /// An empty one.
-    pub fn new(placements: Arc<ArcSwap<Placements>>, feed: Feed, metrics: Metrics) -> Self {
-        Self { sandboxes: BTreeMap::new(), containers: BTreeMap::new(), placements, feed, metrics }
+    pub fn new(placements: Arc<ArcSwap<Placements>>, feed: Feed, metrics: Metrics, rules: Rules) -> Self {
+        Self { sandboxes: BTreeMap::new(), containers: BTreeMap::new(), placements, feed, metrics, rules }
+    }
+
+    /// What the containers of a pod are to have beside CPUs and memory nodes.
+    fn others(&self, uid: &str) -> Wish {
+        let placements = self.placements.load();
+        placements.pod(uid).map(|pod| others(pod, self.rules.idle).0).unwrap_or_default()
+    }
+
+    /// These parts of what a container is to have cannot be put into effect.
+    fn reported(&mut self, reports: Vec<(String, String)>) {
+        let mut by_id: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (id, report) in reports {
+            by_id.entry(id).or_default().push(report);
+        }
+        for (id, reports) in by_id {
+            if let Some(entry) = self.containers.get_mut(&id)
+                && entry.reports != reports
+            {
+                tracing::warn!(container = %id, ?reports, "not all that was decided can be put into effect");
+                entry.reports = reports;
+            }
+        }
     }
 
     /// The runtime told its whole list. What was known of containers that are still there is kept.
@@ -93,8 +131,17 @@ impl Roster {
 
     fn put_sandbox(&mut self, sandbox: Sandbox, entrance: Entrance) {
         self.feed.tell(Event::Sandbox(sandbox.clone()));
-        let lodging = Lodging { entrance, stopped: false, listed: false, sandbox };
+        let lodging = Lodging { entrance, stopped: false, listed: false, found: false, sandbox };
         self.sandboxes.insert(lodging.sandbox.sandbox_id.clone(), lodging);
+    }
+
+    fn refresh_sandbox(&mut self, sandbox: Sandbox) {
+        if let Some(lodging) = self.sandboxes.get_mut(&sandbox.sandbox_id)
+            && lodging.sandbox != sandbox
+        {
+            self.feed.tell(Event::Sandbox(sandbox.clone()));
+            lodging.sandbox = sandbox;
+        }
     }
 
     fn refused_before(&self, id: &str) -> Option<String> {
@@ -163,11 +210,11 @@ impl Roster {
         let waiting = self.waiting(&placements);
         let mut corrections = Corrections::default();
         for (other, entry) in self.containers.iter().filter(|(other, e)| *other != id && e.runs_or_will()) {
-            if entry.stands(&placements) {
+            if entry.stands(&placements) && !entry.unseen {
                 continue;
             }
             if let Some(target) = entry.target(&placements, &waiting) {
-                corrections.add(other, &target, difference(entry.applied.as_ref(), &target));
+                corrections.add(other, &target, difference(entry.held(), &target));
             }
         }
         let shrink = std::mem::take(&mut corrections.shrink);
@@ -199,12 +246,13 @@ impl Roster {
     fn check_start(&mut self, id: &str) -> Vec<Check> {
         let placements = self.placements.load();
         let waiting = self.waiting(&placements);
-        let own = self.containers.get(id).map(|e| e.check(&placements, &waiting));
+        let idle = self.rules.idle;
+        let own = self.containers.get(id).map(|e| e.check(&placements, &waiting, idle));
         let others = self
             .containers
             .iter()
-            .filter(|(other, e)| *other != id && e.phase == Phase::Running && e.unseen)
-            .map(|(_, e)| e.check(&placements, &waiting));
+            .filter(|(other, e)| *other != id && e.phase == Phase::Running && e.unseen && !e.contest.is_on())
+            .map(|(_, e)| e.check(&placements, &waiting, idle));
         own.into_iter().chain(others).filter(|check| check.wanted.is_some()).collect()
     }
 
@@ -232,8 +280,10 @@ impl Roster {
             let wanted = entry.target(&placements, &waiting);
             let differs = wanted.as_ref().map(|w| difference(entry.applied.as_ref(), w)).unwrap_or_default();
             match entry.phase {
+                // Whoever keeps changing it is not fought, but mended when everything is.
+                Phase::Running if !everything && entry.contest.waits(wanted.as_ref()) => {}
                 Phase::Running if everything || entry.unseen || differs.cpus || differs.mems => {
-                    due.checks.push(entry.check(&placements, &waiting));
+                    due.checks.push(entry.check(&placements, &waiting, self.rules.idle));
                 }
                 // It has no cgroup yet: the runtime's own notes are changed, and its start is checked.
                 Phase::Created if differs.cpus || differs.mems => {
@@ -255,14 +305,7 @@ impl Roster {
         for (id, seen) in seen {
             let Some(entry) = self.containers.get_mut(&id) else { continue };
             let drifted = entry.observe(seen, &placements, &waiting);
-            if drifted.cpus {
-                self.metrics.drift("cpuset.cpus");
-                tracing::warn!(container = %id, kernel = ?entry.kernel, "somebody else changed a container's CPUs");
-            }
-            if drifted.mems {
-                self.metrics.drift("cpuset.mems");
-                tracing::warn!(container = %id, kernel = ?entry.kernel, "somebody else changed a container's memory nodes");
-            }
+            entry.contested(&id, drifted, self.rules.flips, &self.metrics, &placements, &waiting);
             let Some(wanted) = entry.target(&placements, &waiting).filter(|_| entry.phase == Phase::Running)
             else {
                 continue;
@@ -282,7 +325,8 @@ impl Roster {
         let waiting = self.waiting(&placements);
         for (id, seen) in seen {
             if let Some(entry) = self.containers.get_mut(&id) {
-                let _ = entry.observe(seen, &placements, &waiting);
+                let drifted = entry.observe(seen, &placements, &waiting);
+                entry.contested(&id, drifted, self.rules.flips, &self.metrics, &placements, &waiting);
             }
         }
         let changes: Vec<_> = self
@@ -305,6 +349,13 @@ impl Roster {
                 entry.past_the_runtime = true;
             }
         }
+    }
+
+    /// What the meta-server is told.
+    fn holds(&self) -> RuntimeSnapshot {
+        let RuntimeSnapshot { sandboxes, mut containers } = self.snapshot(|_| true);
+        containers.retain(|container| self.is_told(container));
+        RuntimeSnapshot { sandboxes, containers }
     }
 
     /// What the runtime holds, as far as it is in sandboxes that `takes` takes.
@@ -331,7 +382,8 @@ impl Roster {
             .values()
             .map(|entry| {
                 let lodging = self.sandboxes.get(&entry.container.sandbox_id);
-                let by_policy = lodging.is_some_and(|l| l.entrance == Entrance::ByPolicy);
+                let by_policy =
+                    lodging.is_some_and(|l| matches!(l.entrance, Entrance::ByPolicy | Entrance::Unknown));
                 entry.listing(&placements, lodging.map(|l| &l.sandbox), by_policy)
             })
             .collect()

@@ -1,8 +1,10 @@
 //! The session with the container runtime: connects for ever, one session after another.
 
+use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use oxalyst_backoff::Backoff;
@@ -12,6 +14,8 @@ use oxalyst_nri::{CallError, TrunkError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::adjustment::Dialect;
+use crate::hands::{Hands, Way};
 use crate::hooks::{Hooks, HooksContext};
 use crate::mender::{Tools, mend};
 
@@ -33,6 +37,8 @@ pub struct Synchronised {
     pub listed: (usize, usize),
     /// Containers that the answer changed.
     pub pinned: usize,
+    /// How the runtime is spoken to.
+    pub dialect: Dialect,
 }
 
 /// What all sessions share.
@@ -44,6 +50,10 @@ pub struct SessionContext {
     pub tools: Tools,
     /// Whether a session is synchronised.
     pub synchronised: watch::Sender<bool>,
+    /// Whether anybody knows what runs.
+    pub knows: watch::Sender<bool>,
+    /// Whose turn it is.
+    pub hands: Hands,
     /// Last heard name of the runtime.
     pub runtime: watch::Sender<String>,
     /// What an operator is told.
@@ -58,6 +68,11 @@ enum SessionError {
          disable_connections = false)?"
     )]
     Connect { socket: String, source: std::io::Error },
+    #[error(
+        "another gateway holds {folder}, and two must never serve one runtime: stop it, or give both the same common.run_dir \
+         so that it hands over"
+    )]
+    Owned { folder: String },
     #[error("registration failed: {0}")]
     Register(#[from] CallError),
     #[error(
@@ -83,14 +98,33 @@ pub async fn run(context: SessionContext, condition: Condition) {
             Ok(end) => end,
             Err(e) => e,
         };
-        if context.synchronised.send_replace(false) {
+        if context.hands.way() == Way::Nri {
+            context.hands.go(Way::Nobody);
+        }
+        let was_synchronised = context.synchronised.send_replace(false);
+        if was_synchronised {
+            context.knows.send_replace(false);
             sessions += 1;
             context.hooks.metrics.connected.set(0);
             context.hooks.metrics.reconnects.inc();
             context.facts.set("reconnects", sessions);
         }
-        let reason = end.to_string();
-        condition.pending(reason.clone());
+        if let SessionError::Ended(_) | SessionError::NotSynchronised = end
+            && !was_synchronised
+            && context.hooks.newer_events.swap(false, Ordering::Relaxed)
+        {
+            tracing::info!(
+                "the session ended before it was synchronised: asks for the oldest events only from now on"
+            );
+        }
+        let mut reason = end.to_string();
+        if let Some(why) = context.hooks.diagnosis.failed(&reason).await {
+            reason = format!("{reason}; {why}");
+        }
+        condition.pending(match context.hands.way() {
+            Way::Bypass => format!("bypass mode is at work: {reason}"),
+            Way::Nri | Way::Nobody => reason.clone(),
+        });
         if reason != last {
             tracing::warn!(%reason, "no session with the container runtime");
             last = reason;
@@ -111,10 +145,13 @@ async fn once(
 ) -> Result<SessionError, SessionError> {
     let settings = &context.hooks.settings;
     let since = Instant::now();
+    let _owner = own(&settings.nri_socket)?;
     let socket = connect(&settings.nri_socket).await.map_err(|source| SessionError::Connect {
         socket: settings.nri_socket.display().to_string(),
         source,
     })?;
+    // Until this session ends nothing is written past it.
+    let _turn = context.hands.for_session().await;
     let (tell, mut told) = watch::channel(None);
     let session = PluginSession::start(socket, Hooks::new(context.hooks.clone(), tell));
     session.register(&settings.plugin_name, &settings.plugin_index, REGISTER_DEADLINE).await?;
@@ -139,15 +176,30 @@ async fn once(
     context.facts.set("resync_ms", millis);
     context.facts.set("sync_pinned", sync.pinned);
     context.hooks.metrics.connected.set(1);
-    context.runtime.send_replace(sync.runtime);
+    context.runtime.send_replace(sync.runtime.clone());
+    context.hands.go(Way::Nri);
+    context.hooks.diagnosis.connected();
     context.synchronised.send_replace(true);
+    context.knows.send_replace(true);
     condition.fulfilled();
     let (trunk, runtime) = session.split();
     let reason = tokio::select! {
         reason = trunk.ended() => reason,
-        () = mend(runtime, context.tools.clone()) => trunk.ended().await,
+        () = mend(runtime, context.tools.clone(), sync.dialect) => trunk.ended().await,
     };
     Ok(SessionError::Ended(reason))
+}
+
+/// The right to serve the runtime behind this socket, held as long as the file is: of two gateways, in whatever folders, one has
+/// it. Where the folder cannot be opened or locked, the connection tells more than that would.
+fn own(socket: &Path) -> Result<Option<File>, SessionError> {
+    let Some(folder) = socket.parent() else { return Ok(None) };
+    let Ok(file) = File::open(folder) else { return Ok(None) };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(SessionError::Owned { folder: folder.display().to_string() }),
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
 }
 
 /// Waits for `delay`, or until the socket is another file than `before`; true for the latter.

@@ -28,6 +28,29 @@ pub struct Settings {
     pub refuse_at: RefuseAt,
     /// Between two comparisons of everything that runs with what was decided, milliseconds, at least 100.
     pub reconcile_period_ms: u64,
+    /// How decisions are applied.
+    pub mode: Mode,
+    /// In mode `auto`: how long there may be no session before bypass mode begins, milliseconds, 100 to 3,600,000.
+    pub bypass_after_ms: u64,
+    /// In bypass mode: between two looks at the tree of cgroups, milliseconds, 50 to 60,000.
+    pub bypass_scan_ms: u64,
+    /// Reclaimed containers get `cpu.idle`: whoever else wants the CPU has it first.
+    pub idle_reclaimed: bool,
+    /// Changes of a container's cpuset by somebody else after which it is mended once a reconcile period, 1 to 1,000.
+    pub drift_limit: u32,
+}
+
+/// How decisions are applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Through the container runtime alone.
+    Nri,
+    /// To the kernel's files alone; pods are known from the meta-server and the tree of cgroups.
+    Bypass,
+    /// Through the runtime, and past it as long as that does not answer.
+    #[default]
+    Auto,
 }
 
 /// What a hook answers when the orm does not in time.
@@ -49,6 +72,9 @@ pub enum SettingsError {
     /// The name is no name.
     #[error("plugin_name is empty: give the plugin a name")]
     Name,
+    /// Never, or practically so.
+    #[error("drift_limit is {0}, it must lie between 1 and 1000")]
+    DriftLimit(u32),
     /// Too short or too long.
     #[error("{key} is {given} ms, it must lie between {min} and {max}")]
     Millis {
@@ -76,6 +102,11 @@ impl Default for Settings {
             on_deadline: OnDeadline::Open,
             refuse_at: RefuseAt::Auto,
             reconcile_period_ms: 5_000,
+            mode: Mode::default(),
+            bypass_after_ms: 10_000,
+            bypass_scan_ms: 1_000,
+            idle_reclaimed: false,
+            drift_limit: 5,
         }
     }
 }
@@ -104,7 +135,13 @@ impl Settings {
             false => Err(SettingsError::Millis { key, given, min, max }),
         };
         range("hook_deadline_ms", self.hook_deadline_ms, 10, 1_500)?;
-        range("reconcile_period_ms", self.reconcile_period_ms, 100, 3_600_000)
+        range("reconcile_period_ms", self.reconcile_period_ms, 100, 3_600_000)?;
+        range("bypass_after_ms", self.bypass_after_ms, 100, 3_600_000)?;
+        range("bypass_scan_ms", self.bypass_scan_ms, 50, 60_000)?;
+        match self.drift_limit {
+            1..=1_000 => Ok(()),
+            given => Err(SettingsError::DriftLimit(given)),
+        }
     }
 
     /// How long a hook may wait for the orm.

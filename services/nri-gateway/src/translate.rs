@@ -3,6 +3,7 @@
 use oxalyst_nri::api;
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
 
+use crate::adjustment::{self, Dialect, Wish};
 use crate::placements::Cpuset;
 
 /// Label by which the kubelet names a container.
@@ -75,33 +76,19 @@ pub fn resources(linux: api::LinuxResources) -> Resources {
     }
 }
 
-/// The adjustment of a container that is being created. `None` where there are no CPUs: an empty list would mean "no change".
-pub fn adjustment(cpuset: &Cpuset) -> Option<api::ContainerAdjustment> {
-    let resources = Some(linux_cpuset(cpuset)?);
-    let linux = Some(api::LinuxContainerAdjustment { resources, ..Default::default() });
-    Some(api::ContainerAdjustment { linux, ..Default::default() })
+/// The adjustment of a container that is being created: its CPUs and memory nodes, and whatever else its placement asks for
+/// and this runtime takes. `None` where there are no CPUs: an empty list would mean "no change".
+pub fn adjustment(cpuset: &Cpuset, others: &Wish, to: Dialect) -> Option<api::ContainerAdjustment> {
+    if cpuset.cpus.is_empty() {
+        return None;
+    }
+    adjustment::adjustment(&Wish::of_cpuset(cpuset).and(others), to)
 }
 
-/// An update of a container. Whoever it is about, its failure must not fail the call that it travels in.
-/// `None` where it would say nothing.
+/// An update of a container's CPUs and memory nodes, which every runtime takes. Whoever it is about, its failure must not fail
+/// the call that it travels in. `None` where it would say nothing.
 pub fn update(container_id: &str, cpuset: &Cpuset, ignore_failure: bool) -> Option<api::ContainerUpdate> {
-    let resources = match (cpuset.cpus.is_empty(), cpuset.mems.is_empty()) {
-        (true, true) => return None,
-        _ => api::LinuxResources { cpu: Some(cpu(cpuset)), ..Default::default() },
-    };
-    Some(api::ContainerUpdate {
-        container_id: container_id.to_owned(),
-        linux: Some(api::LinuxContainerUpdate { resources: Some(resources) }),
-        ignore_failure,
-    })
-}
-
-fn linux_cpuset(cpuset: &Cpuset) -> Option<api::LinuxResources> {
-    (!cpuset.cpus.is_empty()).then(|| api::LinuxResources { cpu: Some(cpu(cpuset)), ..Default::default() })
-}
-
-fn cpu(cpuset: &Cpuset) -> api::LinuxCpu {
-    api::LinuxCpu { cpus: cpuset.cpus.clone(), mems: cpuset.mems.clone(), ..Default::default() }
+    adjustment::update(container_id, &Wish::of_cpuset(cpuset), Dialect::default(), ignore_failure)
 }
 
 #[cfg(test)]
@@ -131,14 +118,15 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_cpuset_is_never_sent() {
-        assert_eq!(adjustment(&cpuset("", "0")), None);
+    fn n19_an_empty_cpuset_is_never_sent() {
+        assert_eq!(adjustment(&cpuset("", "0"), &Wish::default(), Dialect::default()), None);
         assert_eq!(update("c", &cpuset("", ""), true), None);
     }
 
     #[test]
     fn an_adjustment_carries_cpus_and_mems() {
-        let cpu = adjustment(&cpuset("0-1", "0")).unwrap().linux.unwrap().resources.unwrap().cpu.unwrap();
+        let adjusted = adjustment(&cpuset("0-1", "0"), &Wish::default(), Dialect::default());
+        let cpu = adjusted.unwrap().linux.unwrap().resources.unwrap().cpu.unwrap();
         assert_eq!((cpu.cpus.as_str(), cpu.mems.as_str()), ("0-1", "0"));
     }
 }

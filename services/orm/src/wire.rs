@@ -1,5 +1,7 @@
 //! Between the wire's messages and the planner's values. Pure.
 
+use std::collections::BTreeMap;
+
 use oxalyst_proto::orm::v1 as orm;
 use oxalyst_proto::resourceplugin::v1alpha1::ResourceAllocationInfo;
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
@@ -147,7 +149,29 @@ fn pod_placement(pod: &Pod, placed: &PodPlacement) -> orm::PodPlacement {
             .iter()
             .flat_map(|(name, all)| all.iter().filter_map(|own| given(name, own)))
             .collect(),
+        oci_properties: properties(pod),
     }
+}
+
+/// What plugins gave a pod to be applied, by the names of the gateway's table. That table's properties are every container's of the
+/// pod, so of a pod with several containers they are told and not applied. So is what came in company of what was asked for, and
+/// CPUs and memory nodes are nobody's to decide but this service's.
+fn properties(pod: &Pod) -> BTreeMap<String, String> {
+    let ([_], Some((name, all))) = (&pod.containers[..], pod.given.first_key_value()) else {
+        return BTreeMap::new();
+    };
+    let asked_for = all.iter().filter(|own| own.resource == own.plugin);
+    let mut properties = BTreeMap::new();
+    for given in asked_for.filter_map(|own| given(name, own)) {
+        properties.extend(given.envs.into_iter().map(|(name, value)| (format!("Env/{name}"), value)));
+        let annotations = given.annotations.into_iter();
+        properties.extend(annotations.map(|(name, value)| (format!("Annotations/{name}"), value)));
+        let decided_here = ["", "CpusetCpus", "CpusetMems"].contains(&given.oci_property_name.as_str());
+        if !decided_here && !given.result.is_empty() {
+            properties.insert(given.oci_property_name, given.result);
+        }
+    }
+    properties
 }
 
 /// What a plugin gave a container, as it is sent; `None` where its words cannot be understood any more.

@@ -62,6 +62,7 @@ async fn resources_of_plugins_cpu_and_memory_go_through_one_merge() {
     assert_eq!((given.container.as_str(), given.resource.as_str()), ("app", GPU));
     assert_eq!((given.result.as_str(), &given.nodes[..]), ("dev-1", &[1][..]));
     assert_eq!(given.envs["VISIBLE"], "dev-1");
+    assert_eq!(placement.oci_properties, [("Env/VISIBLE".to_owned(), "dev-1".to_owned())].into());
     let mut decisions = DecisionsClient::new(oxalyst_mesh::connect(&host.dir.path().join("run"), "orm"));
     let mut frames = decisions.record(RecordRequest::default()).await.unwrap().into_inner();
     let mut recording = Recording { written_by: String::new(), frames: Vec::new() };
@@ -201,7 +202,7 @@ async fn o10_after_a_restart_what_plugins_gave_is_answered_before_any_of_them_is
     let (host, specs, mut orm, serving) = node(&gpu, &[], &[pod.clone(), other.clone()]).await;
     let before = placed(&orm.admit(&sandbox).await).clone();
     drop(orm);
-    serving.stop().await;
+    serving.stop();
     let mut orm = host.start(&PATIENT).await;
     fact(&mut orm, "plugins", |known| known == format!("{GPU} (has not come back)")).await;
     specs.tell(&mut orm, &[pod, other]).await;
@@ -229,6 +230,7 @@ async fn o13_what_accompanies_a_resource_is_kept_and_told_and_is_not_the_pods_me
     let before = placed(&orm.admit(&sandbox("s", SHARED, Some(512))).await).clone();
     let company = before.plugins.iter().find(|given| given.resource != GPU).unwrap();
     assert_eq!((company.plugin.as_str(), company.oci_property_name.as_str()), (GPU, "MemoryLimitInBytes"));
+    assert!(!before.oci_properties.contains_key("MemoryLimitInBytes"), "{:?}", before.oci_properties);
     drop(orm);
     let mut orm = host.start(&PATIENT).await;
     specs.tell(&mut orm, &[shared]).await;
@@ -308,11 +310,37 @@ async fn a_plugin_that_dies_is_known_to_be_away_and_is_asked_again_once_it_is_ba
     let gpu = Plugin::new(GPU, &[(&[1], true)]);
     let shared = spec("s", SHARED, 500, &[(GPU, 1)]);
     let (host, _specs, mut orm, serving) = node(&gpu, &[], &[shared]).await;
-    serving.stop().await;
+    serving.stop();
     fact(&mut orm, "plugins", |known| known.contains("away")).await;
     let reply = orm.admit(&sandbox("s", SHARED, Some(512))).await;
     assert_eq!(refused(&reply).reason, "unavailable");
     let _serving = gpu.found(&host);
     fact(&mut orm, "plugins", |known| known == GPU).await;
     placed(&orm.admit(&sandbox("s", SHARED, Some(512))).await);
+}
+
+#[tokio::test]
+async fn a_plugin_that_dies_between_its_hints_and_giving_refuses_the_pod_and_hears_of_it_once_it_is_back() {
+    let gpu = Plugin::new(GPU, &[(&[1], true)]);
+    gpu.now(|gpu| gpu.hangs_in_allocate = true);
+    let (pod, dying) = bound("d", 2000);
+    let (host, _specs, mut orm, serving) = node(&gpu, &[], &[pod]).await;
+    let before = orm.state().await;
+    let (mut other, request) = (orm.client.clone(), dying.clone());
+    let asked = tokio::spawn(async move {
+        let request =
+            oxalyst_proto::orm::v1::AdmitPodRequest { sandbox: Some(request), ..Default::default() };
+        other.admit_pod(request).await.unwrap().into_inner()
+    });
+    until("it is to give", async || gpu.now(|gpu| !gpu.allocated.is_empty()).then_some(())).await;
+    serving.stop();
+    let reply = asked.await.unwrap();
+    assert_eq!((refused(&reply).reason.as_str(), refused(&reply).rule.as_str()), ("unavailable", "plugin"));
+    let after = orm.state().await;
+    assert_eq!((after.pods, after.free), (before.pods, before.free));
+    gpu.now(|gpu| gpu.hangs_in_allocate = false);
+    let _serving = gpu.found(&host);
+    until("it hears of the pod", async || gpu.now(|gpu| gpu.removed == ["d"]).then_some(())).await;
+    fact(&mut orm, "plugins", |known| known == GPU).await;
+    assert_eq!(placed(&orm.admit(&dying).await).plugins.len(), 1);
 }

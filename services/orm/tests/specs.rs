@@ -366,6 +366,19 @@ async fn without_any_spec_one_container_of_a_pod_is_resized_by_the_total() {
 }
 
 #[tokio::test]
+async fn a_shared_container_that_has_just_started_may_be_told_of_other_shares() {
+    let host = Host::with_machine(4, 1);
+    let mut orm = host.start(&[]).await;
+    let pod_of_s = sandbox("s", "shared_cores", Some(1024));
+    let first = placed(&orm.admit(&pod_of_s).await).clone();
+    let generation = orm.state().await.generation;
+    // Far more than there is: what it asks for decides where it runs only once it has started.
+    let reply = resize(&mut orm, &pod_of_s, &[("app", 1024)], "app", 64 * 1024).await;
+    assert_eq!(placed(&reply), &first);
+    assert_eq!(orm.state().await.generation, generation);
+}
+
+#[tokio::test]
 async fn what_the_kubelet_has_not_taken_up_is_not_followed() {
     let host = Host::with_machine(8, 1);
     let specs = Specs::serve(&host);

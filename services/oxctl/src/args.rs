@@ -43,6 +43,8 @@ pub(crate) enum Output {
 pub(crate) enum Command {
     /// Every service: version, whether it is ready, what it waits for.
     Status,
+    /// What stands in the way, and what to do: the services, the runtime's settings, other CPU managers, the tree of cgroups.
+    Doctor,
     /// Pods and containers: QoS level, CPUs, memory nodes, exclusive or shared, since when, by whom.
     Pods,
     /// The pools, the exclusive CPUs, and what is free.
@@ -133,6 +135,8 @@ pub(crate) enum MetricsAction {
     Watch(Selection),
     /// CPU, memory, throttling and pressure of every pod, the busiest first; on a terminal over and over until interrupted.
     Top(TopArgs),
+    /// Current values as OpenTelemetry's JSON, under the names of its conventions, to be posted to a collector's /v1/metrics.
+    Export,
 }
 
 #[derive(Debug, Args)]

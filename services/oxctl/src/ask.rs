@@ -4,6 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oxalyst_mesh::NODE_SERVICES;
+use oxalyst_proto::mesh::v1::Status;
 use oxalyst_proto::metrics::v1::{QueryRequest, Scope as MetricScope};
 use serde::Serialize;
 
@@ -11,6 +12,8 @@ use crate::args::{Cli, Command, MetricsAction, MetricsArgs, Output, Scope, Selec
 use crate::peers::{PeerError, Peers};
 use crate::reasons::{self, ReasonError};
 use crate::view::catalogue::{ListView, SourcesView};
+use crate::view::doctor::DoctorView;
+use crate::view::export;
 use crate::view::metrics::MetricsView;
 use crate::view::pods::PodsView;
 use crate::view::pools::PoolsView;
@@ -37,6 +40,7 @@ pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
     let peers = Peers::new(&cli.run_dir);
     match &cli.command {
         Command::Status => status(&peers, cli.output).await,
+        Command::Doctor => doctor(&peers, cli.output).await,
         Command::Pods => pods(&peers, cli.output).await,
         Command::Pools => {
             let view = PoolsView::new(peers.state().await?);
@@ -65,6 +69,12 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
         Some(MetricsAction::Sources) => {
             let view = SourcesView::new(peers.list_sources().await?);
             answer(&view, output, |_| view.render(), Vec::new(), Told::well_if(view.well()))
+        }
+        Some(MetricsAction::Export) => {
+            let metrics = peers.list_metrics().await?.metrics;
+            let request = export::request(&metrics, peers.metrics(export::query(&metrics)).await?);
+            let text = serde_json::to_string(&request)? + "\n";
+            Ok(Answer { text, problems: Vec::new(), told: Told::Well })
         }
         Some(MetricsAction::Top(args)) => top(peers, args, output).await,
         Some(MetricsAction::Watch(selection)) => {
@@ -121,13 +131,22 @@ async fn get(peers: &Peers, selection: &Selection, output: Output) -> Result<Ans
 }
 
 async fn status(peers: &Peers, output: Output) -> Result<Answer, AskError> {
+    let view = StatusView::new(statuses(peers).await, now_unix_ms());
+    answer(&view, output, |_| view.render(), Vec::new(), view.told())
+}
+
+async fn doctor(peers: &Peers, output: Output) -> Result<Answer, AskError> {
+    let (services, found) = tokio::join!(statuses(peers), peers.diagnose());
+    let view = DoctorView::new(services, found);
+    answer(&view, output, |_| view.render(), Vec::new(), view.told())
+}
+
+/// At once: the whole takes one deadline, not one for each service.
+async fn statuses(peers: &Peers) -> Vec<(&'static str, Result<Status, PeerError>)> {
     let [a, b, c, d, e] = NODE_SERVICES;
-    // At once: the whole takes one deadline, not one for each service.
     let replies =
         tokio::join!(peers.status(a), peers.status(b), peers.status(c), peers.status(d), peers.status(e));
-    let replies = vec![(a, replies.0), (b, replies.1), (c, replies.2), (d, replies.3), (e, replies.4)];
-    let view = StatusView::new(replies, now_unix_ms());
-    answer(&view, output, |_| view.render(), Vec::new(), view.told())
+    vec![(a, replies.0), (b, replies.1), (c, replies.2), (d, replies.3), (e, replies.4)]
 }
 
 async fn pods(peers: &Peers, output: Output) -> Result<Answer, AskError> {

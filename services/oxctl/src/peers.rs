@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use oxalyst_proto::gateway::v1::gateway_client::GatewayClient;
-use oxalyst_proto::gateway::v1::{ListContainersReply, ListContainersRequest};
+use oxalyst_proto::gateway::v1::{
+    DiagnoseReply, DiagnoseRequest, ListContainersReply, ListContainersRequest,
+};
 use oxalyst_proto::mesh::v1::introspection_client::IntrospectionClient;
 use oxalyst_proto::mesh::v1::{GetStatusRequest, Status};
 use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
@@ -122,6 +124,11 @@ impl Peers {
         let mut client = client.max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
         let call = client.list_containers(request(ListContainersRequest {}));
         self.answer("nri-gateway", "ListContainers", call).await
+    }
+
+    pub(crate) async fn diagnose(&self) -> Result<DiagnoseReply, PeerError> {
+        let mut client = GatewayClient::new(self.channel("nri-gateway"));
+        self.answer("nri-gateway", "Diagnose", client.diagnose(request(DiagnoseRequest {}))).await
     }
 
     pub(crate) async fn metrics(&self, query: QueryRequest) -> Result<QueryReply, PeerError> {

@@ -2,6 +2,8 @@
 
 pub(crate) mod catalogue;
 pub(crate) mod decisions;
+pub(crate) mod doctor;
+pub(crate) mod export;
 pub(crate) mod metrics;
 pub(crate) mod pods;
 pub(crate) mod pools;

@@ -6,7 +6,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use oxalyst_proto::gateway::v1::gateway_server::{Gateway, GatewayServer};
-use oxalyst_proto::gateway::v1::{AppliedContainer, ListContainersReply, ListContainersRequest};
+use oxalyst_proto::gateway::v1::{
+    AppliedContainer, DiagnoseReply, DiagnoseRequest, Finding, HandOverReply, HandOverRequest,
+    ListContainersReply, ListContainersRequest,
+};
 use oxalyst_proto::mesh::v1::introspection_server::{Introspection, IntrospectionServer};
 use oxalyst_proto::mesh::v1::{GetStatusRequest, Pending, Status as ServiceStatus};
 use oxalyst_proto::metrics::v1 as metrics;
@@ -64,6 +67,24 @@ impl Gateway for Imitation {
             containers: vec![container],
             ..ListContainersReply::default()
         }))
+    }
+
+    async fn hand_over(&self, _: Request<HandOverRequest>) -> Result<Response<HandOverReply>, Status> {
+        Err(Status::unimplemented("not asked here"))
+    }
+
+    async fn diagnose(&self, _: Request<DiagnoseRequest>) -> Result<Response<DiagnoseReply>, Status> {
+        let finding = |check: &str, verdict: &str| Finding {
+            check: check.into(),
+            verdict: verdict.into(),
+            detail: format!("{check} is {verdict}"),
+            remedy: if self.ready { String::new() } else { "set disable = false".into() },
+        };
+        let findings = match self.ready {
+            true => vec![finding("nri-enabled", "ok"), finding("kubelet-cpu-manager", "unknown")],
+            false => vec![finding("nri-enabled", "fault"), finding("kubelet-cpu-manager", "warning")],
+        };
+        Ok(Response::new(DiagnoseReply { findings }))
     }
 }
 
@@ -304,6 +325,8 @@ fn metrics_can_be_listed_watched_and_their_sources_told() {
     assert!(code == Some(0) && out.contains("cpu.a"), "{out}{err}");
     let (code, out, err) = oxctl(dir.path(), &["metrics", "watch", "cpu.b"]);
     assert_eq!((code, out.matches("cpu.b").count()), (Some(0), 2), "{out}{err}");
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "export"]);
+    assert!(code == Some(0) && out.starts_with("{\"resourceMetrics\":["), "{out}{err}");
     let (code, out, err) = oxctl(dir.path(), &["metrics", "top"]);
     assert!(
         code == Some(0) && out.starts_with("POD ") && !out.contains('\u{1b}'),
@@ -313,4 +336,20 @@ fn metrics_can_be_listed_watched_and_their_sources_told() {
     assert!(code == Some(0) && out.starts_with("CONTAINER "), "{out}{err}");
     let (code, _, err) = oxctl(dir.path(), &["metrics", "top", "--every", "0"]);
     assert!(code == Some(2) && err.contains("within 0.1"), "{err}");
+}
+
+#[test]
+fn doctor_says_what_stands_in_the_way_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    SERVICES.iter().for_each(|s| serve(dir.path(), s, true));
+    let (code, out, err) = oxctl(dir.path(), &["doctor"]);
+    assert!(code == Some(0) && out.contains("nri-enabled") && out.contains("unknown"), "{out}{err}");
+    let dir = tempfile::tempdir().unwrap();
+    serve(dir.path(), "nri-gateway", false);
+    let (code, out, _) = oxctl(dir.path(), &["doctor"]);
+    let row = |check: &str| out.lines().find(|l| l.starts_with(check)).unwrap_or_else(|| panic!("{out}"));
+    assert_eq!(code, Some(1));
+    assert!(row("nri-enabled").contains("fault") && row("nri-enabled").contains("set disable = false"));
+    assert!(row("nri-gateway").contains("orm-stream: no orm yet"), "{out}");
+    assert!(row("orm").contains("does not listen on"), "{out}");
 }

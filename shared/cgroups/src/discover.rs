@@ -9,6 +9,12 @@ use crate::path::{CgroupPath, Driver};
 /// How deep pods may lie below a kubepods root: one level of QoS class, and one to spare.
 const DEPTH: usize = 3;
 
+/// How deep a nested root of pods is looked for.
+const ROOT_DEPTH: usize = 4;
+
+/// Folders that are looked at for it.
+const ROOTS_LOOKED_AT: usize = 4_096;
+
 /// A container (or a pod's sandbox, which looks the same from outside) found by the names of its directories.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found {
@@ -20,11 +26,22 @@ pub struct Found {
     pub container_id: String,
 }
 
+/// A pod found by the name of its directory, whether containers lie in it or not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FoundPod {
+    /// Where it lies.
+    pub path: CgroupPath,
+    /// The pod's UID, with dashes, as the API knows it.
+    pub pod_uid: String,
+}
+
 /// What a walk found.
 #[derive(Clone, Debug, Default)]
 pub struct Walk {
     /// Ordered by path.
     pub found: Vec<Found>,
+    /// Every pod, ordered by path.
+    pub pods: Vec<FoundPod>,
     /// Folders whose entries were listed: while none of them changes, another walk finds the same.
     pub listed: Vec<Listed>,
 }
@@ -74,13 +91,64 @@ pub fn walk(hierarchy: &Hierarchy, roots: &[CgroupPath]) -> Result<Walk, Error> 
         if let Ok(metadata) = fs::metadata(&path) {
             walk.listed.push(Listed { path, stamp: Stamp::of(&metadata) });
         }
-        for (name, driver) in [("kubepods", Driver::Cgroupfs), ("kubepods.slice", Driver::Systemd)] {
-            pods(&mount, &root.join(name)?, driver, DEPTH, &mut walk)?;
+        for (tree, driver) in pod_trees(root)? {
+            pods(&mount, &tree, driver, DEPTH, &mut walk)?;
         }
     }
     walk.found.sort();
     walk.found.dedup();
+    walk.pods.sort();
+    walk.pods.dedup();
     Ok(walk)
+}
+
+/// Where `kubepods` may lie: the root, and every cgroup that holds one. A node that is itself a container (kind, k3d) has it
+/// deeper, `kubelet/kubepods` or `kubelet.slice/kubelet-kubepods.slice`.
+///
+/// # Errors
+/// [`Error::NoHierarchy`], as [`walk`].
+pub fn pod_roots(hierarchy: &Hierarchy) -> Result<Vec<CgroupPath>, Error> {
+    let mount = hierarchy.any_mount()?;
+    let mut roots = vec![CgroupPath::default()];
+    let mut level = vec![CgroupPath::default()];
+    let mut looked = 0;
+    for _ in 0..ROOT_DEPTH {
+        let mut below = Vec::new();
+        for at in level {
+            let Ok(entries) = fs::read_dir(at.under(mount)) else { continue };
+            for entry in entries.filter_map(Result::ok) {
+                let (Ok(name), Ok(true)) =
+                    (entry.file_name().into_string(), entry.file_type().map(|t| t.is_dir()))
+                else {
+                    continue;
+                };
+                looked += 1;
+                if looked > ROOTS_LOOKED_AT || name.split(['.', '-']).any(|word| word == "kubepods") {
+                    continue;
+                }
+                let path = at.join(&name)?;
+                if pod_trees(&path)?.iter().any(|(tree, _)| tree.under(mount).is_dir()) {
+                    roots.push(path.clone());
+                }
+                below.push(path);
+            }
+        }
+        below.sort();
+        level = below;
+    }
+    roots.sort();
+    Ok(roots)
+}
+
+/// The trees of pods that may lie below a root.
+fn pod_trees(root: &CgroupPath) -> Result<Vec<(CgroupPath, Driver)>, Error> {
+    let mut trees =
+        vec![(root.join("kubepods")?, Driver::Cgroupfs), (root.join("kubepods.slice")?, Driver::Systemd)];
+    // Within a slice, the name of each slice below begins with its name.
+    if let Some(stem) = root.as_str().rsplit('/').next().and_then(|last| last.strip_suffix(".slice")) {
+        trees.push((root.join(&format!("{stem}-kubepods.slice"))?, Driver::Systemd));
+    }
+    Ok(trees)
 }
 
 fn pods(mount: &Path, at: &CgroupPath, driver: Driver, depth: usize, walk: &mut Walk) -> Result<(), Error> {
@@ -88,6 +156,7 @@ fn pods(mount: &Path, at: &CgroupPath, driver: Driver, depth: usize, walk: &mut 
         let below = at.join(&name)?;
         match pod_uid(&name, driver) {
             Some(uid) => {
+                walk.pods.push(FoundPod { path: below.clone(), pod_uid: uid.clone() });
                 for name in children(mount, &below, walk)? {
                     if let Some(id) = container_id(&name, driver) {
                         let path = below.join(&name)?;
@@ -143,7 +212,7 @@ fn pod_uid(name: &str, driver: Driver) -> Option<String> {
     (!uid.is_empty()).then_some(uid)
 }
 
-/// The id in a container's directory name: bare, `crio-<id>`, or `<runtime>-<id>.scope`.
+/// The id in a container's directory name: bare, `crio-<id>`, `kata_<id>`, or `<runtime>-<id>.scope`.
 fn container_id(name: &str, driver: Driver) -> Option<&str> {
     let stem = match driver {
         Driver::Cgroupfs => name,
@@ -153,8 +222,10 @@ fn container_id(name: &str, driver: Driver) -> Option<&str> {
     if stem.starts_with("crio-conmon-") || stem.starts_with("conmon-") {
         return None;
     }
-    let id =
-        ["cri-containerd-", "crio-", "docker-"].iter().find_map(|p| stem.strip_prefix(p)).unwrap_or(stem);
+    let id = ["cri-containerd-", "crio-", "docker-", "kata_"]
+        .iter()
+        .find_map(|p| stem.strip_prefix(p))
+        .unwrap_or(stem);
     (!id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')).then_some(id)
 }
 
@@ -184,6 +255,7 @@ mod tests {
             format!("kubepods/pod{UID}/{ID}"),
             format!("kubepods/besteffort/pod{UID}/{ID}"),
             format!("kubepods/burstable/pod{UID}/crio-{ID}"),
+            format!("kubepods/burstable/pod{UID}/kata_{ID}"),
             format!("kubepods.slice/kubepods-pod{underscored}.slice/cri-containerd-{ID}.scope"),
             format!(
                 "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{underscored}.slice/crio-{ID}.scope"
@@ -227,6 +299,33 @@ mod tests {
         std::fs::create_dir(before[0].path.join("kubepods")).unwrap();
         let now = Stamp::of(&std::fs::metadata(&before[0].path).unwrap());
         assert_ne!(before[0].stamp, now, "a new folder shows");
+    }
+
+    #[test]
+    fn c10_pods_of_a_node_that_is_a_container_are_found_by_both_drivers() {
+        let underscored = UID.replace('-', "_");
+        for (path, root) in [
+            (format!("kubelet/kubepods/burstable/pod{UID}/{ID}"), "kubelet"),
+            (format!("docker/abc/kubelet/kubepods/pod{UID}/{ID}"), "docker/abc/kubelet"),
+            (
+                format!(
+                    "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/\
+                     kubelet-kubepods-besteffort-pod{underscored}.slice/cri-containerd-{ID}.scope"
+                ),
+                "kubelet.slice",
+            ),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let fixture = Fixture::create(dir.path(), Layout::V2).unwrap();
+            fixture.cgroup(&CgroupPath::new(&path).unwrap()).unwrap();
+            let hierarchy = Hierarchy::detect(dir.path()).unwrap();
+            let roots = pod_roots(&hierarchy).unwrap();
+            assert_eq!(roots.iter().map(CgroupPath::as_str).collect::<Vec<_>>(), ["", root], "{path}");
+            let walk = walk(&hierarchy, &roots).unwrap();
+            assert_eq!(walk.found.len(), 1, "{path}");
+            assert_eq!((walk.found[0].pod_uid.as_str(), walk.found[0].container_id.as_str()), (UID, ID));
+            assert_eq!(walk.pods[0].pod_uid, UID);
+        }
     }
 
     #[test]

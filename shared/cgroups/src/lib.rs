@@ -6,22 +6,30 @@
 //! * [`parse`]: contents of the files, as bytes, without allocating.
 //! * [`read_into`]: one whole file through a descriptor that stays open.
 //! * [`CpusetFiles`]: the cpuset of one cgroup, written and read back.
+//! * [`set_cpuset`]: the same among the cgroups above and below it, in the order that the kernel asks for ([`nested`]).
+//! * [`bandwidth`]: quota, period and burst, likewise.
 //!
 //! Absent is not zero: what a version does not tell is `None`. "max" is a type, not a number.
 
+pub mod bandwidth;
 mod cpuset;
+mod cpuset_tree;
 mod discover;
 mod error;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 mod hierarchy;
 mod kept;
+mod knob;
+pub mod nested;
 pub mod parse;
 mod path;
 
 pub use cpuset::{CpusetFiles, CpusetState};
-pub use discover::{Found, Listed, Stamp, Walk, walk};
+pub use cpuset_tree::{CpusetFile, set_cpuset};
+pub use discover::{Found, FoundPod, Listed, Stamp, Walk, pod_roots, walk};
 pub use error::Error;
 pub use hierarchy::{Controller, Hierarchy, Version};
 pub use kept::{is_dead, read_into};
+pub use knob::{read_text, write_text, write_verified};
 pub use path::{CgroupPath, Driver, PathError};

@@ -1,10 +1,21 @@
 //! Against the kernel of the machine that runs the test.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::indexing_slicing,
+    missing_docs
+)]
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use oxalyst_cgroups::{CgroupPath, Controller, CpusetFiles, Error, Hierarchy, is_dead, parse, read_into};
+use oxalyst_cgroups::bandwidth::{Bandwidth, Step};
+use oxalyst_cgroups::{
+    CgroupPath, Controller, CpusetFile, CpusetFiles, Error, Hierarchy, is_dead, parse, read_into, read_text,
+    set_cpuset, write_text,
+};
 
 /// A cgroup in the given tree, removed when the test ends, however it ends.
 struct Own(PathBuf);
@@ -125,4 +136,103 @@ fn a_descriptor_of_a_removed_cgroup_is_dead() {
     assert!(read_into(&file, &stat, &mut buffer).is_ok());
     drop(own);
     assert!(read_into(&file, &stat, &mut buffer).unwrap_err().is_gone());
+}
+
+/// Nested cgroups in one tree, removed innermost first.
+struct Nest(Vec<Own>);
+
+impl Nest {
+    fn create(hierarchy: &Hierarchy, controller: Controller, paths: &[String]) -> Option<Self> {
+        let mut nest = Self(Vec::new());
+        for path in paths {
+            nest.0.insert(0, Own::create(hierarchy, controller, &CgroupPath::new(path).unwrap())?);
+        }
+        Some(nest)
+    }
+}
+
+#[test]
+fn c01_the_kernel_takes_nested_cpusets_in_our_order_and_refuses_them_in_the_other() {
+    let Some((hierarchy, path)) = writable_tree("nested") else { return };
+    if !fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default().starts_with("0-") {
+        println!("skipped: one CPU alone cannot be taken away");
+        return;
+    }
+    let (root, pods) =
+        (path.as_str().to_owned(), format!("{path}/kubepods").trim_start_matches('/').to_owned());
+    let paths =
+        [root, pods.clone(), format!("{pods}/pod1"), format!("{pods}/pod1/c"), format!("{pods}/pod1/c/in")];
+    let Some(nest) = Nest::create(&hierarchy, Controller::Cpuset, &paths) else {
+        println!("skipped: no cpuset cgroup can be made here (not root, or read-only)");
+        return;
+    };
+    if hierarchy.is_unified() {
+        println!("skipped: v2 takes nested cpusets in any order");
+        return;
+    }
+    for own in nest.0.iter().rev() {
+        write_text(&own.0.join("cpuset.mems"), "0").unwrap();
+        write_text(&own.0.join("cpuset.cpus"), if own.0.ends_with(&paths[0]) { "0-1" } else { "0" }).unwrap();
+    }
+    let container = CgroupPath::new(&paths[3]).unwrap();
+    let says = |path: &str| {
+        let dir = hierarchy.dir(Controller::Cpuset, &CgroupPath::new(path).unwrap()).unwrap();
+        read_text(&dir.join("cpuset.cpus")).unwrap()
+    };
+    let plain = CpusetFiles::open(&hierarchy, &container).unwrap().write_cpus("0-1").unwrap_err();
+    assert!(plain.to_string().contains("not within the parent's"), "{plain}");
+    set_cpuset(&hierarchy, &container, CpusetFile::Cpus, "0-1").unwrap();
+    assert_eq!([says(&paths[1]), says(&paths[2]), says(&paths[3]), says(&paths[4])], ["0-1"; 4]);
+    let plain = CpusetFiles::open(&hierarchy, &container).unwrap().write_cpus("1").unwrap_err();
+    assert!(plain.to_string().contains("a child cgroup still uses"), "{plain}");
+    set_cpuset(&hierarchy, &container, CpusetFile::Cpus, "1").unwrap();
+    assert_eq!([says(&paths[2]), says(&paths[3]), says(&paths[4])], ["0-1", "1", "1"]);
+    assert_eq!(set_cpuset(&hierarchy, &container, CpusetFile::Cpus, "1").unwrap().len(), 0);
+}
+
+#[test]
+fn c02_an_empty_cpuset_is_what_no_space_left_on_device_means() {
+    let Some((hierarchy, path)) = writable_tree("empty") else { return };
+    let Some(own) = Own::create(&hierarchy, Controller::Cpuset, &path) else {
+        println!("skipped: no cpuset cgroup can be made here (not root, or read-only)");
+        return;
+    };
+    if hierarchy.is_unified() {
+        println!("skipped: v2 has no empty cpusets");
+        return;
+    }
+    let error = write_text(&own.0.join("cgroup.procs"), "0").unwrap_err().to_string();
+    assert!(error.contains("empty cpuset"), "{error}");
+}
+
+#[test]
+fn c03_c05_the_kernel_takes_bandwidth_in_our_order() {
+    let Some((hierarchy, path)) = writable_tree("bandwidth") else { return };
+    let Some(own) = Own::create(&hierarchy, Controller::Cpu, &path) else {
+        println!("skipped: no cpu cgroup can be made here (not root, or read-only)");
+        return;
+    };
+    if hierarchy.is_unified() || !own.0.join("cpu.cfs_burst_us").exists() {
+        println!("skipped: not v1 with cpu.cfs_burst_us");
+        return;
+    }
+    let band =
+        |quota, period_us, burst| Bandwidth { quota_us: Some(quota), period_us, burst_us: Some(burst) };
+    let mut now = Bandwidth { quota_us: None, period_us: 100_000, burst_us: Some(0) };
+    let wishes = [band(200_000, 100_000, 200_000), band(100_000, 100_000, 100_000), band(500, 50_000, 5_000)];
+    for wanted in wishes {
+        for step in now.steps(wanted, false) {
+            let (file, value) = match step {
+                Step::Quota(quota) => ("cpu.cfs_quota_us", quota.map_or("-1".to_owned(), |q| q.to_string())),
+                Step::Period(period) => ("cpu.cfs_period_us", period.to_string()),
+                Step::Burst(burst) => ("cpu.cfs_burst_us", burst.to_string()),
+                Step::Max(..) => panic!("v2 alone"),
+            };
+            write_text(&own.0.join(file), &value).unwrap();
+            assert_eq!(read_text(&own.0.join(file)).unwrap(), value, "{step:?}");
+        }
+        now = wanted.clamped();
+    }
+    assert_eq!(read_text(&own.0.join("cpu.cfs_quota_us")).unwrap(), "1000");
+    write_text(&own.0.join("cpu.cfs_quota_us"), "500").unwrap_err();
 }

@@ -16,6 +16,7 @@ pub use connect::{MESSAGE_LIMIT, connect, connect_to, socket_path};
 pub use introspection::Facts;
 pub use process::run;
 pub use readiness::{Condition, Readiness};
+pub use serve::stop_asked;
 
 use std::path::PathBuf;
 use std::time::SystemTime;

@@ -86,7 +86,11 @@ async fn report_health(mesh: Mesh, health: tonic_health::server::HealthReporter)
     }
 }
 
-fn stop_asked() -> io::Result<impl Future<Output = ()>> {
+/// Resolves when the process is asked to stop (SIGTERM, SIGINT).
+///
+/// # Errors
+/// What the system says of the signals.
+pub fn stop_asked() -> io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;

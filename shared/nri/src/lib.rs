@@ -14,6 +14,7 @@ pub mod frame;
 pub mod message;
 pub mod plugin;
 pub mod runtime;
+pub mod runtime_config;
 pub mod server;
 pub mod status;
 pub mod sync_chunks;

@@ -13,7 +13,7 @@ use crate::api::{
     CreateContainerResponse, Empty, Event, PodSandbox, RegisterPluginRequest, StateChangeEvent,
     StopContainerRequest, StopContainerResponse, SynchronizeRequest, SynchronizeResponse,
     UpdateContainerRequest, UpdateContainerResponse, UpdateContainersRequest, UpdateContainersResponse,
-    UpdatePodSandboxRequest,
+    UpdatePodSandboxRequest, ValidateContainerAdjustmentRequest, ValidateContainerAdjustmentResponse,
 };
 use crate::client::{CallError, Client};
 use crate::frame::ConnId;
@@ -76,6 +76,15 @@ pub trait Plugin: Send + 'static {
         &mut self,
         request: StopContainerRequest,
     ) -> impl Future<Output = Result<StopContainerResponse, Status>> + Send;
+
+    /// All plugins have said what they adjust: the last word before the container is made. Asked of those alone that asked for
+    /// it ([`crate::events::mask_for`]).
+    fn validate_adjustment(
+        &mut self,
+        _: ValidateContainerAdjustmentRequest,
+    ) -> impl Future<Output = Result<ValidateContainerAdjustmentResponse, Status>> + Send {
+        async { Ok(ValidateContainerAdjustmentResponse::default()) }
+    }
 
     /// Every event whose answer is empty.
     fn happened(&mut self, happened: Happened) -> impl Future<Output = Result<(), Status>> + Send;
@@ -184,6 +193,7 @@ impl<P: Plugin> Handler for Dispatch<P> {
             "CreateContainer" => encoded(self.plugin.create_container(decode(payload)?).await),
             "UpdateContainer" => encoded(self.plugin.update_container(decode(payload)?).await),
             "StopContainer" => encoded(self.plugin.stop_container(decode(payload)?).await),
+            "ValidateContainerAdjustment" => encoded(self.plugin.validate_adjustment(decode(payload)?).await),
             "StateChange" => {
                 self.happened(decode(payload)?).await?;
                 Ok(Vec::new())

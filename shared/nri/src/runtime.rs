@@ -14,6 +14,7 @@ use crate::api::{
     CreateContainerResponse, Empty, Event, PodSandbox, RegisterPluginRequest, StateChangeEvent,
     StopContainerRequest, StopContainerResponse, SynchronizeRequest, SynchronizeResponse,
     UpdateContainerRequest, UpdateContainerResponse, UpdateContainersRequest, UpdateContainersResponse,
+    ValidateContainerAdjustmentRequest, ValidateContainerAdjustmentResponse,
 };
 use crate::client::{CallError, Client};
 use crate::events::unknown_event;
@@ -213,6 +214,14 @@ impl RuntimeSession {
         request: UpdateContainerRequest,
     ) -> Result<UpdateContainerResponse, SessionError> {
         self.call("UpdateContainer", &request).await
+    }
+
+    /// All plugins have said what they adjust.
+    pub async fn validate_adjustment(
+        &self,
+        request: ValidateContainerAdjustmentRequest,
+    ) -> Result<ValidateContainerAdjustmentResponse, SessionError> {
+        self.call("ValidateContainerAdjustment", &request).await
     }
 
     /// A container stops.

@@ -178,6 +178,21 @@ fn a_pod_known_by_its_total_is_resized_by_its_total() {
 }
 
 #[test]
+fn a_shared_pod_is_resized_once_it_has_joined_its_pool() {
+    let mut node = Node::new(sixteen_cpus());
+    node.admit(&shared("s"));
+    assert!(pods::is_ramping_up(&node.state, "s", ALL));
+    assert!(resized(&node, "s", ALL, 4000).is_err());
+    let elapsed = Request::Elapse { now_unix_ms: 1000 + node.rules.ramp_up_ms };
+    let plan = pods::plan(&node.state, &node.machine, &node.rules, &elapsed).unwrap();
+    node.hold(plan);
+    assert!(!pods::is_ramping_up(&node.state, "s", ALL));
+    let plan = resized(&node, "s", ALL, 4000).unwrap();
+    node.hold(plan);
+    assert_eq!(node.placement("s").request, Some(MilliCpu(4000)));
+}
+
+#[test]
 fn an_open_pod_is_settled_by_its_spec() {
     let mut node = Node::new(sixteen_cpus());
     let open = pod("d", "dedicated_cores", None);

@@ -2,6 +2,8 @@
 
 pub mod cgroup;
 mod fold;
+#[cfg(test)]
+mod fuzz;
 pub mod http;
 pub mod kubelet;
 pub mod malachite;

@@ -28,7 +28,7 @@ const RESERVED: [&str; 3] = ["info", "mon_data", "mon_groups"];
 pub struct Resctrl {
     /// Where `/sys` is found.
     pub host_root: PathBuf,
-    /// From one pass to the next.
+    /// From the end of a pass to the beginning of the next, but for a tenth more or less.
     pub period: Duration,
     /// Ages that hold where a request names none.
     pub ages: Ages,
@@ -96,7 +96,7 @@ pub async fn follow(resctrl: Resctrl) {
             },
             stale_total: fold.stale_total,
         });
-        tokio::time::sleep(resctrl.period).await;
+        tokio::time::sleep(resctrl.period.mul_f64(0.9 + 0.2 * fastrand::f64())).await;
     }
 }
 

@@ -9,7 +9,8 @@ use oxalyst_proto::meta::v1::RuntimeSnapshot;
 use oxalyst_proto::orm::v1::ResizeContainerRequest;
 use oxalyst_proto::runtime::v1::{Container, Resources, Sandbox};
 
-use super::{Check, Claims, Due, Entrance, Phase, Roster, Seen};
+use super::{Census, Check, Claims, Due, Entrance, Phase, Roster, Seen, Taken};
+use crate::adjustment::Wish;
 use crate::pinning::{Change, Corrections};
 use crate::placements::Cpuset;
 
@@ -35,6 +36,11 @@ pub struct PutSandbox {
     /// How.
     pub entrance: Entrance,
 }
+
+/// A sandbox that is there told other resources.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct RefreshSandbox(pub Sandbox);
 
 /// The message with which this sandbox's pod was refused, if it was and its sandbox runs all the same.
 #[derive(Debug, Message)]
@@ -143,6 +149,26 @@ pub struct Wrote(pub Vec<String>);
 #[rtype(result = "()")]
 pub struct Applied(pub Vec<Change>);
 
+/// What the containers of this pod are to have beside CPUs and memory nodes.
+#[derive(Debug, Message)]
+#[rtype(result = "Wish")]
+pub struct Others(pub String);
+
+/// What of containers cannot be put into effect, and why.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reported(pub Vec<(String, String)>);
+
+/// What the tree of cgroups shows, where no runtime tells.
+#[derive(Debug, Message)]
+#[rtype(result = "Taken")]
+pub struct TakeCensus(pub Census);
+
+/// Nobody is going to tell more of these pods.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct SettleUnknown(pub Vec<String>);
+
 /// Everything that the runtime holds.
 #[derive(Debug, Message)]
 #[rtype(result = "RuntimeSnapshot")]
@@ -193,6 +219,7 @@ macro_rules! answers {
 answers! {
     Replace => |roster, Replace { sandboxes, containers }| roster.replace(sandboxes, containers);
     PutSandbox => |roster, PutSandbox { sandbox, entrance }| roster.put_sandbox(sandbox, entrance);
+    RefreshSandbox => |roster, RefreshSandbox(sandbox)| roster.refresh_sandbox(sandbox);
     RefusedBefore => |roster, RefusedBefore(id)| roster.refused_before(&id);
     RefusedAgain => |roster, RefusedAgain { sandbox_id, message }| roster.refused_again(&sandbox_id, message);
     StopSandbox => |roster, StopSandbox(id)| roster.stop_sandbox(&id);
@@ -210,7 +237,11 @@ answers! {
     Resynchronise => |roster, Resynchronise(seen)| roster.resynchronise(seen);
     Wrote => |roster, Wrote(ids)| roster.wrote(&ids);
     Applied => |roster, Applied(changes)| roster.applied(&changes);
-    Holds => |roster, Holds| roster.snapshot(|_| true);
+    Others => |roster, Others(uid)| roster.others(&uid);
+    Reported => |roster, Reported(reports)| roster.reported(reports);
+    TakeCensus => |roster, TakeCensus(census)| roster.take_census(census);
+    SettleUnknown => |roster, SettleUnknown(uids)| roster.settle_unknown(&uids);
+    Holds => |roster, Holds| roster.holds();
     Ended => |roster, Ended(ids)| roster.ended(&ids);
     ToClaim => |roster, ToClaim| roster.claims();
     Listing => |roster, Listing| roster.listing();

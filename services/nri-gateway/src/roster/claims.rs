@@ -38,7 +38,7 @@ impl Roster {
             .collect();
         let placements = self.placements.load();
         let claims = |id: &str| match self.sandboxes.get(id) {
-            Some(lodging) if lodging.stopped => false,
+            Some(lodging) if lodging.stopped || lodging.entrance == Entrance::Unknown => false,
             Some(lodging) => {
                 live.contains(id)
                     || lodging.entrance == Entrance::Admitted

@@ -7,6 +7,9 @@ use oxalyst_proto::runtime::v1::{Container, ContainerState, Sandbox};
 use oxalyst_topology::CpuSet;
 
 use super::Check;
+use super::contest::Contest;
+use crate::adjustment::others;
+use crate::metrics::Metrics;
 use crate::pinning::{Difference, difference, target};
 use crate::placements::{Cpuset, Placements};
 use crate::{policy, translate};
@@ -51,6 +54,9 @@ pub(super) struct Entry {
     /// Placed without the orm: in the share pool, whatever that comes to be, until the orm places it.
     policy: bool,
     drift: bool,
+    pub(super) contest: Contest,
+    /// What of its placement cannot be put into effect.
+    pub(super) reports: Vec<String>,
     since: Instant,
 }
 
@@ -64,7 +70,8 @@ impl Entry {
             ContainerState::Stopped => Phase::Stopped,
             ContainerState::Created | ContainerState::Unspecified => Phase::Created,
         };
-        let (policy, drift) = before.map_or((false, false), |b| (b.policy, b.drift));
+        let (policy, drift, contest, reports) =
+            before.map_or_else(Default::default, |b| (b.policy, b.drift, b.contest, b.reports));
         let told = container.resources.as_ref().and_then(|r| r.cpuset_cpus.clone()).map(|cpus| Cpuset {
             cpus,
             mems: container.resources.as_ref().and_then(|r| r.cpuset_mems.clone()).unwrap_or_default(),
@@ -78,6 +85,8 @@ impl Entry {
             past_the_runtime: false,
             policy,
             drift,
+            contest,
+            reports,
             since: Instant::now(),
             container,
         }
@@ -100,7 +109,69 @@ impl Entry {
             unseen: true,
             past_the_runtime: false,
             drift: false,
+            contest: Contest::default(),
+            reports: Vec::new(),
             since: Instant::now(),
+        }
+    }
+
+    /// As it was found running, without a runtime that tells. Until its pod is placed it follows the share pool: wherever it
+    /// runs now may be somebody's own.
+    pub(super) fn found(container: Container, pod_uid: String) -> Self {
+        Self { phase: Phase::Running, policy: true, ..Self::listed(container, pod_uid, None) }
+    }
+
+    /// It was found again; whether more is known of it than before.
+    pub(super) fn refreshed(&mut self, container: Container) -> bool {
+        let known = &mut self.container;
+        let is_new = known.cgroups_path != container.cgroups_path
+            || known.sandbox_id != container.sandbox_id
+            || (known.name.is_empty() && !container.name.is_empty())
+            || self.phase != Phase::Running;
+        known.cgroups_path = container.cgroups_path;
+        known.sandbox_id = container.sandbox_id;
+        if known.name.is_empty() {
+            known.name = container.name;
+        }
+        if known.resources.is_none() {
+            known.resources = container.resources;
+        }
+        known.state = ContainerState::Running.into();
+        self.phase = Phase::Running;
+        is_new
+    }
+
+    /// Counts and tells what somebody else changed; where it goes on, it is said once.
+    pub(super) fn contested(
+        &mut self,
+        id: &str,
+        drifted: Difference,
+        limit: u32,
+        metrics: &Metrics,
+        placements: &Placements,
+        waiting: &CpuSet,
+    ) {
+        for (differs, file) in [(drifted.cpus, "cpuset.cpus"), (drifted.mems, "cpuset.mems")] {
+            if !differs {
+                continue;
+            }
+            metrics.drift(file);
+            if !self.contest.is_on() {
+                tracing::warn!(container = %id, file, kernel = ?self.kernel, "somebody else changed a container's cpuset");
+            }
+        }
+        if drifted.cpus || drifted.mems {
+            if let Some(wanted) = self.target(placements, waiting)
+                && self.contest.flipped(&wanted, limit.max(1))
+            {
+                metrics.contended();
+                tracing::warn!(
+                    container = %id, changes = limit,
+                    "somebody else keeps changing a container's cpuset: it is mended once a reconcile period from now on"
+                );
+            }
+        } else if !self.unseen && self.kernel.is_some() && self.contest.agreed() {
+            tracing::info!(container = %id, "nobody else changes the container's cpuset any more");
         }
     }
 
@@ -143,12 +214,18 @@ impl Entry {
         place.0 == applied.cpus && place.1 == applied.mems
     }
 
+    /// What it runs on as far as that is certain: what was sent and not yet seen may wait for the very call that is being answered.
+    pub(super) fn held(&self) -> Option<&Cpuset> {
+        self.kernel.as_ref().filter(|_| self.unseen).or(self.applied.as_ref())
+    }
+
     pub(super) fn runs_or_will(&self) -> bool {
         self.phase != Phase::Stopped
     }
 
-    pub(super) fn check(&self, placements: &Placements, waiting: &CpuSet) -> Check {
+    pub(super) fn check(&self, placements: &Placements, waiting: &CpuSet, idle: bool) -> Check {
         Check {
+            others: placements.pod(&self.pod_uid).map(|pod| others(pod, idle).0).unwrap_or_default(),
             container_id: self.container.container_id.clone(),
             cgroups_path: self.container.cgroups_path.clone(),
             wanted: self.target(placements, waiting),
@@ -240,6 +317,8 @@ impl Entry {
         let decided = self.decided(placements).is_some();
         mark(wanted.is_none() && self.phase != Phase::Stopped, "unpinned");
         mark(self.drift, "drift");
+        mark(self.contest.is_on(), "contended");
+        mark(!self.reports.is_empty(), "not-adjusted");
         mark(self.policy || (pod_by_policy && !decided), "answered-by-policy");
         mark(matches!(self.phase, Phase::Creating | Phase::Created), "being-created");
         let kernel = self.kernel.as_ref().filter(|_| running);

@@ -12,6 +12,8 @@ pub enum Entrance {
     Admitted,
     /// It was let in without the orm.
     ByPolicy,
+    /// It was found running, and nothing but its UID is known yet.
+    Unknown,
     /// The orm refused its pod, with this message, and it runs all the same: its containers are refused.
     Refused(String),
 }
@@ -24,6 +26,8 @@ pub(super) struct Lodging {
     pub(super) stopped: bool,
     /// It was there before the session: containerd 2.1 tells of its containers only, not of its own end.
     pub(super) listed: bool,
+    /// No runtime told of it: it was found in the tree of cgroups.
+    pub(super) found: bool,
     pub(super) entrance: Entrance,
 }
 
@@ -33,13 +37,24 @@ impl Lodging {
     /// As the runtime lists it; what was known of it `before` is kept.
     pub(super) fn listed(sandbox: Sandbox, before: Option<Self>) -> Self {
         let (stopped, entrance) = before.map_or((false, Entrance::Listed), |b| (b.stopped, b.entrance));
-        Self { sandbox, stopped, listed: true, entrance }
+        Self { sandbox, stopped, listed: true, found: false, entrance }
+    }
+
+    /// As the tree of cgroups shows it; what was known of it `before` is kept.
+    pub(super) fn found(sandbox: Sandbox, is_known: bool, before: Option<Self>) -> Self {
+        let (stopped, listed, entrance) =
+            before.map_or((false, false, Entrance::Unknown), |b| (b.stopped, b.listed, b.entrance));
+        let entrance = match entrance {
+            Entrance::Unknown if is_known => Entrance::Listed,
+            entrance => entrance,
+        };
+        Self { sandbox, stopped, listed, found: true, entrance }
     }
 
     pub(super) fn refusal(&self) -> Option<&str> {
         match &self.entrance {
             Entrance::Refused(message) => Some(message),
-            Entrance::Listed | Entrance::Admitted | Entrance::ByPolicy => None,
+            Entrance::Listed | Entrance::Admitted | Entrance::ByPolicy | Entrance::Unknown => None,
         }
     }
 

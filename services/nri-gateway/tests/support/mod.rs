@@ -8,6 +8,7 @@
     dead_code
 )]
 
+pub mod bypass;
 pub mod node;
 pub mod orm;
 

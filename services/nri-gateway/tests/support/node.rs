@@ -115,6 +115,12 @@ impl Cgroups {
         std::fs::read_to_string(file).unwrap().trim().to_owned()
     }
 
+    /// One of its files on the imitated tree, which is v2.
+    pub fn file(&self, id: &str, name: &str) -> String {
+        let file = self.fixture.dir(Controller::Cpuset, &self.path(id)).join(name);
+        std::fs::read_to_string(file).unwrap().trim().to_owned()
+    }
+
     pub fn deaf(&self, deaf: bool) {
         self.inner.lock().unwrap().deaf = deaf;
     }
@@ -125,7 +131,8 @@ impl Cgroups {
     }
 
     pub fn apply(&self, update: &ContainerUpdate) {
-        let (cpus, mems) = cpus_of(update);
+        let of = |update: &ContainerUpdate| update.linux.clone()?.resources?.cpu;
+        let (cpus, mems) = of(update).map(|_| cpus_of(update)).unwrap_or_default();
         let known = self.inner.lock().unwrap().paths.contains_key(&update.container_id);
         if self.inner.lock().unwrap().deaf || !known {
             return;
@@ -299,6 +306,17 @@ impl Node {
         let reply = self.create(session, pod, id).await?;
         self.start(session, pod, id).await;
         Ok(reply)
+    }
+
+    /// RunPodSandbox and all of CreateContainer.
+    pub async fn create_after_sandbox(
+        &self,
+        session: &RuntimeSession,
+        pod: &PodSandbox,
+        id: &str,
+    ) -> CreateContainerResponse {
+        session.tell(Event::RunPodSandbox, pod.clone(), None).await.unwrap();
+        self.create(session, pod, id).await.unwrap()
     }
 
     pub async fn create(

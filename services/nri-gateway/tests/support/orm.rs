@@ -33,8 +33,11 @@ struct Inner {
     unlucky: Mutex<Vec<String>>,
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Books {
+    cpus: &'static str,
+    /// What every placement asks for beside CPUs and memory nodes.
+    properties: Vec<(&'static str, &'static str)>,
     generation: u64,
     pods: BTreeMap<String, PodPlacement>,
 }
@@ -58,7 +61,7 @@ impl Serving {
 
 impl Books {
     fn pool(&self) -> CpuSet {
-        let mut pool: CpuSet = "0-3".parse().unwrap();
+        let mut pool: CpuSet = self.cpus.parse().unwrap();
         for pod in self.pods.values().filter(|p| p.exclusive) {
             pool -= &pod.cpus.parse().unwrap();
         }
@@ -105,6 +108,8 @@ impl Books {
             mems: "0".into(),
             settled,
             exclusive: exclusive && settled,
+            qos_level: sandbox.annotations.get(QOS).cloned().unwrap_or_default(),
+            oci_properties: self.properties.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             ..Default::default()
         };
         if let Some(known) = self.pods.get(&sandbox.pod_uid).filter(|k| k.settled) {
@@ -128,8 +133,14 @@ impl Books {
 
 impl FakeOrm {
     pub fn new() -> Self {
+        Self::of("0-3")
+    }
+
+    /// Of a machine with these CPUs.
+    pub fn of(cpus: &'static str) -> Self {
+        let books = Books { cpus, properties: Vec::new(), generation: 0, pods: BTreeMap::new() };
         let inner = Inner {
-            books: Mutex::default(),
+            books: Mutex::new(books),
             watchers: Mutex::default(),
             stalled: watch::Sender::new(false),
             log: Mutex::default(),
@@ -173,6 +184,11 @@ impl FakeOrm {
 
     pub fn cpus(&self, uid: &str) -> Option<String> {
         self.inner.books.lock().unwrap().pods.get(uid).map(|p| p.cpus.clone())
+    }
+
+    /// Every placement from now on asks for these.
+    pub fn properties(&self, properties: &[(&'static str, &'static str)]) {
+        self.inner.books.lock().unwrap().properties = properties.to_vec();
     }
 
     /// As if another had asked: decided here, heard by the gateway through the stream.

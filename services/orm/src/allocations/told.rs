@@ -40,8 +40,9 @@ pub struct ResizeContainer {
     pub occasion: Occasion,
 }
 
-/// What specs ask for and could not be given, by pod: tried again until there is room, or the spec asks for something else.
-pub(super) type Unmet = BTreeMap<String, PodRequest>;
+/// What is wanted of containers and could not be given yet, by pod and container: tried again until there is room, or until
+/// something else is wanted.
+pub(super) type Unmet = BTreeMap<(String, String), Resize>;
 
 impl Handler<SpecsTold> for Allocations {
     type Result = ();
@@ -49,8 +50,7 @@ impl Handler<SpecsTold> for Allocations {
     fn handle(&mut self, SpecsTold(specs): SpecsTold, _: &mut Self::Context) {
         for SpecTold { before, now } in specs {
             self.refine(&now);
-            self.unmet.remove(&now.uid);
-            self.follow_spec(before.as_ref(), now, true);
+            self.follow_spec(before.as_ref(), &now);
         }
     }
 }
@@ -75,16 +75,10 @@ impl Handler<ResizeContainer> for Allocations {
                 }
                 return Err(refusal);
             }
-            resize.map(|resize| self.resize(resize, true, occasion)).transpose()
+            resize.map(|resize| self.resize_now_or_later(resize, occasion)).transpose()
         });
         MessageResult(match outcome {
-            Ok(event) => {
-                if event.is_some() {
-                    // Whatever the spec asked for before, the kubelet wants this now.
-                    self.unmet.remove(&uid);
-                }
-                self.resized(&uid, event)
-            }
+            Ok(event) => self.resized(&uid, event.flatten()),
             Err(refusal) => {
                 tracing::info!(uid, container = told.container, reason = %refusal.reason, "a resize is refused: {refusal}");
                 self.metrics.refused(refusal.reason);
@@ -102,11 +96,16 @@ impl Handler<ResizeContainer> for Allocations {
 // === impl Allocations ===
 
 impl Allocations {
-    /// What specs asked for and could not be given, again.
+    /// What was wanted and could not be given, again.
     pub(super) fn meet(&mut self) {
-        for (uid, now) in std::mem::take(&mut self.unmet) {
-            if self.state.pods.contains_key(&uid) {
-                self.follow_spec(None, now, false);
+        for (of, resize) in std::mem::take(&mut self.unmet) {
+            let (uid, container) = &of;
+            if self.state.pods.get(uid).is_none_or(|pod| pod.container(container).is_none()) {
+                continue;
+            }
+            match self.resize(resize.clone(), false, Occasion::now()) {
+                Ok(_) => tracing::info!(uid, container, "resized as it was wanted: there is room now"),
+                Err(_) => drop(self.unmet.insert(of, resize)),
             }
         }
     }
@@ -124,28 +123,39 @@ impl Allocations {
         }
     }
 
-    fn follow_spec(&mut self, before: Option<&PodRequest>, now: PodRequest, first: bool) {
+    fn follow_spec(&mut self, before: Option<&PodRequest>, now: &PodRequest) {
         let Some(pod) = self.state.pods.get(&now.uid) else { return };
-        let mut met = true;
-        for resize in resize::by_spec(pod, before, &now) {
-            let container = resize.container.clone();
-            match self.resize(resize, first, Occasion::now()) {
-                Ok(_) => tracing::info!(uid = now.uid, container, "resized as its spec asks"),
+        for resize in resize::by_spec(pod, before, now) {
+            let (uid, container) = (resize.uid.clone(), resize.container.clone());
+            match self.resize_now_or_later(resize.clone(), Occasion::now()) {
+                Ok(Some(_)) => tracing::info!(uid, container, "resized as its spec asks"),
+                Ok(None) => tracing::debug!(uid, container, "to be resized once it has started"),
                 Err(refusal) => {
-                    met = false;
-                    if first {
-                        self.metrics.refused(refusal.reason);
-                        tracing::warn!(
-                            uid = now.uid, container, reason = %refusal.reason,
-                            "the container keeps what it has, its spec asks for something else: {refusal}"
-                        );
-                    }
+                    self.metrics.refused(refusal.reason);
+                    tracing::warn!(
+                        uid, container, reason = %refusal.reason,
+                        "the container keeps what it has, its spec asks for something else: {refusal}"
+                    );
+                    self.unmet.insert((uid, container), resize);
                 }
             }
         }
-        if !met {
-            self.unmet.insert(now.uid.clone(), now);
+    }
+
+    /// As [`Allocations::resize`]; a container that has just started and runs where its pool's size means nothing yet is resized
+    /// as soon as it does: then there is no event. Whatever was wanted of it before is not wanted any more.
+    fn resize_now_or_later(
+        &mut self,
+        resize: Resize,
+        occasion: Occasion,
+    ) -> Result<Option<Arc<PlacementEvent>>, Refusal> {
+        let of = (resize.uid.clone(), resize.container.clone());
+        self.unmet.remove(&of);
+        if pods::is_ramping_up(&self.state, &of.0, &of.1) {
+            self.unmet.insert(of, resize);
+            return Ok(None);
         }
+        self.resize(resize, true, occasion).map(Some)
     }
 
     /// Makes the resize durable and true. The set of a container that grows is told to nobody before that. A refusal is remembered

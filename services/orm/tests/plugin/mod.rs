@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use futures::Stream;
@@ -18,8 +19,7 @@ use oxalyst_proto::resourceplugin::v1alpha1::registration_client::RegistrationCl
 use oxalyst_proto::resourceplugin::v1alpha1::resource_plugin_server::{ResourcePlugin, ResourcePluginServer};
 use oxalyst_proto::resourceplugin::v1alpha1::*;
 use tokio::net::UnixListener;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::sync::{oneshot, watch};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::{UnixListenerStream, WatchStream};
 use tonic::{Request, Response, Status};
@@ -41,6 +41,8 @@ pub struct Conduct {
     pub remove_fails: Option<Status>,
     /// Calls that it never answers.
     pub hangs: bool,
+    /// The same for `Allocate` alone.
+    pub hangs_in_allocate: bool,
     /// What else it gives.
     pub company: BTreeMap<String, ResourceAllocationInfo>,
     pub info: ResourceAllocationInfo,
@@ -58,7 +60,8 @@ pub struct Plugin {
     pub conduct: Arc<Mutex<Conduct>>,
 }
 
-pub struct Serving(pub PathBuf, JoinHandle<()>);
+/// A thread of its own, so that all its connections end with it.
+pub struct Serving(pub PathBuf, Option<oneshot::Sender<()>>, Option<JoinHandle<()>>);
 
 impl Plugin {
     pub fn new(name: &str, hints: &[(&[u64], bool)]) -> Self {
@@ -82,14 +85,23 @@ impl Plugin {
     pub fn serve(&self, socket: &Path) -> Serving {
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         let _ = std::fs::remove_file(socket);
-        let listener = UnixListener::bind(socket).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
         let server = tonic::transport::Server::builder()
             .add_service(ResourcePluginServer::new(self.clone()))
             .add_service(IntroductionServer::new(self.clone()));
-        let serving = tokio::spawn(async move {
-            let _ = server.serve_with_incoming(UnixListenerStream::new(listener)).await;
+        let (end, ended) = oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let incoming = UnixListenerStream::new(UnixListener::from_std(listener).unwrap());
+                tokio::select! {
+                    _ = server.serve_with_incoming(incoming) => {}
+                    _ = ended => {}
+                }
+            });
         });
-        Serving(socket.to_owned(), serving)
+        Serving(socket.to_owned(), Some(end), Some(thread))
     }
 
     /// In the folder in which plugins are found.
@@ -126,9 +138,9 @@ impl Plugin {
 
 impl Serving {
     /// As a process that dies: the socket is gone, and every connection with it.
-    pub async fn stop(self) {
-        self.1.abort();
-        let _ = self.1.await;
+    pub fn stop(mut self) {
+        drop(self.1.take());
+        self.2.take().unwrap().join().unwrap();
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -182,6 +194,9 @@ impl ResourcePlugin for Plugin {
     ) -> Result<Response<ResourceAllocationResponse>, Status> {
         let request = request.into_inner();
         self.now(|conduct| conduct.allocated.push(request.clone()));
+        if self.now(|conduct| conduct.hangs_in_allocate) {
+            std::future::pending::<()>().await;
+        }
         self.may_hang().await;
         if let Some(status) = self.now(|conduct| conduct.allocate_fails.clone()) {
             return Err(status);

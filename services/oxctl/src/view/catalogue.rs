@@ -21,6 +21,8 @@ pub(crate) struct InfoView {
     pub(crate) sources: Vec<String>,
     pub(crate) never: Vec<NeverView>,
     pub(crate) history: bool,
+    /// Its name in OpenTelemetry's conventions.
+    pub(crate) otel_name: Option<String>,
     pub(crate) help: String,
 }
 
@@ -48,6 +50,7 @@ pub(crate) struct SourceView {
     pub(crate) open_files: u64,
     pub(crate) stale_total: u64,
     pub(crate) removed_total: u64,
+    pub(crate) late_reads_total: u64,
     pub(crate) error: Option<String>,
 }
 
@@ -66,6 +69,7 @@ impl ListView {
                 .map(|a| NeverView { source: a.source, reason: a.reason })
                 .collect(),
             history: m.history,
+            otel_name: told(&m.otel_name),
             help: m.help,
         };
         Self { metrics: reply.metrics.into_iter().map(info).collect() }
@@ -104,6 +108,7 @@ impl SourcesView {
             open_files: s.open_files,
             stale_total: s.stale_total,
             removed_total: s.removed_total,
+            late_reads_total: s.late_reads_total,
             error: told(&s.error),
         };
         Self { sources: reply.sources.into_iter().map(source).collect() }

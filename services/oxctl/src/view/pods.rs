@@ -367,6 +367,7 @@ mod tests {
 
     fn running(containers: Vec<AppliedContainer>) -> Option<ListContainersReply> {
         Some(ListContainersReply {
+            mode: "nri".into(),
             connected: true,
             runtime: "containerd v2".into(),
             containers,

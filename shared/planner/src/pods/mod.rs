@@ -46,6 +46,7 @@ pub use pool::{Pool, SYSTEM, pools as shown_pools};
 pub use promote::promote;
 pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
+pub use resize::is_ramping_up;
 pub use rules::{CpuPolicy, Native, Rules};
 pub use sandbox::{ALL, Admission, admit, admit_traced, adopt, release, replan, understood};
 pub use spec::{admit_spec, admit_spec_traced, refine};

@@ -51,6 +51,13 @@ pub(super) fn resize(
     settled::check(&before, after, machine)
 }
 
+/// Whether the container is shared and has started so lately that it runs on all CPUs for shared ones: what it asks for decides
+/// nothing until it joins its pool.
+pub fn is_ramping_up(state: &State, uid: &str, container: &str) -> bool {
+    let own = state.cpus.containers.get(&ContainerId::new(uid, container));
+    own.is_some_and(|own| own.qos == QosLevel::Shared && own.ramp_up && !own.wishes.numa_binding())
+}
+
 /// Under the dynamic policy: the pod's main container is what has, and must find, room.
 fn of_level(
     after: &mut State,

@@ -11,10 +11,12 @@ mod news;
 mod part;
 mod pass;
 mod reader;
+mod tops;
 mod tracked;
 
 pub use descriptors::raise_file_limit;
 pub use floor::Floor;
-pub use pass::{Named, Pass, PassSettings, top_cgroups};
+pub use pass::{Named, Pass, PassSettings};
 pub use reader::{Reader, Schedule, Wiring};
+pub use tops::top_cgroups;
 pub(crate) use tracked::measure;

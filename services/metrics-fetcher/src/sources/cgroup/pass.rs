@@ -12,6 +12,7 @@ use oxalyst_cgroups::{CgroupPath, Error, Hierarchy};
 use super::descriptors::{Descriptors, LONGEST_WAIT, Slot};
 use super::discovery::{Discovery, Place, place_of};
 use super::errand::{Errand, Hands, Progress, Whom, numa_file};
+use super::tops::top_cgroups;
 use super::tracked::Tracked;
 use crate::catalogue::Scope;
 use crate::clock::{Clock, Now};
@@ -94,6 +95,8 @@ pub struct Pass {
 #[derive(Debug, Default)]
 struct UnderWay {
     began: Now,
+    /// Of the thread that began it; nothing once another took over.
+    cpu_began: Option<Duration>,
     trouble: Option<Arc<str>>,
     /// Subjects that are done.
     done: usize,
@@ -147,7 +150,8 @@ impl Pass {
     /// Begins a pass: is the tree still the same, and who is there.
     pub(super) fn begin(&mut self, named: &[Named]) -> Hands {
         self.number += 1;
-        self.under_way = UnderWay { began: self.clock.now(), ..UnderWay::default() };
+        self.under_way =
+            UnderWay { began: self.clock.now(), cpu_began: self.clock.thread_cpu(), ..UnderWay::default() };
         if self.number % MACHINE_EVERY == 1 {
             self.machine = Arc::new(Machine::read(&self.host_root));
             let (nodes, descriptors) = (self.machine.nodes(), &mut self.descriptors);
@@ -243,6 +247,7 @@ impl Pass {
     pub(super) fn give_up(&mut self, thread: &Arc<Progress>, after: Duration) {
         let Some(whom) = self.whom() else { return };
         self.late_total += 1;
+        self.under_way.cpu_began = None;
         let (place, unified) = (thread.file(), self.unified == Some(true));
         let name = whom.files().get(place).and_then(|file| whom.name_of(*file, unified)).unwrap_or_default();
         let why = format!("{name}: a read took longer than {} ms and was given up", after.as_millis());
@@ -292,10 +297,11 @@ impl Pass {
     /// Ends a pass.
     pub(super) fn end(&mut self, hands: Hands) -> Snapshot {
         self.hands = Some(hands);
-        let UnderWay { began, trouble, failed_files, failure, vanished, .. } =
+        let UnderWay { began, cpu_began, trouble, failed_files, failure, vanished, .. } =
             std::mem::take(&mut self.under_way);
         self.bury(&vanished);
         let finished = self.clock.now();
+        let cpu = cpu_began.and_then(|before| self.clock.thread_cpu()?.checked_sub(before));
         let live = |id: &str| self.containers.iter().any(|m| m.tracked.subject.id.container_id == id);
         let forget = self.settings.forget;
         self.removed.retain(|s| {
@@ -324,6 +330,7 @@ impl Pass {
                 number: self.number,
                 finished: Some(finished),
                 took: finished.since(began),
+                cpu,
                 open_files: self.descriptors.kept(),
                 failed_files,
                 failure,
@@ -471,24 +478,6 @@ impl Pass {
         self.hierarchy = None;
         self.extra.clear();
     }
-}
-
-/// The cgroups above the pods: below each root the kubelet's own three, under both drivers' names, and the given ones;
-/// each once, whether it exists or not.
-pub fn top_cgroups(roots: &[CgroupPath], given: &[CgroupPath]) -> Vec<CgroupPath> {
-    const KUBELET: [&str; 6] = [
-        "kubepods",
-        "kubepods/burstable",
-        "kubepods/besteffort",
-        "kubepods.slice",
-        "kubepods.slice/kubepods-burstable.slice",
-        "kubepods.slice/kubepods-besteffort.slice",
-    ];
-    let kubelet = roots.iter().flat_map(|root| KUBELET.iter().filter_map(|name| root.join(name).ok()));
-    let mut all: Vec<CgroupPath> = kubelet.chain(given.iter().cloned()).collect();
-    all.sort();
-    all.dedup();
-    all
 }
 
 fn removed(tracked: &Tracked, now: Now) -> Arc<Subject> {

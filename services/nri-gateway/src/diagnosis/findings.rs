@@ -1,0 +1,327 @@
+//! From what was seen and heard to what an operator reads: pure.
+
+use oxalyst_nri::runtime_config::millis;
+use oxalyst_proto::gateway::v1::Finding;
+
+use super::Heard;
+use super::evidence::{Configured, Seen};
+use crate::hands::Way;
+use crate::settings::{Mode, Settings};
+
+/// A runtime's own limit where it is not configured, milliseconds.
+const REQUEST_TIMEOUT_MS: u64 = 2_000;
+
+/// What is left between our deadline and the runtime's, milliseconds: a pass over the kernel's files.
+const MARGIN_MS: u64 = 500;
+
+/// A plugin that registers while the machine boots needs this long, milliseconds.
+const REGISTRATION_MS: u64 = 2_000;
+
+/// Every check, in a fixed order.
+pub(crate) fn of(seen: &Seen, heard: &Heard, settings: &Settings, way: Way) -> Vec<Finding> {
+    vec![
+        session(heard, settings, way),
+        enabled(seen, settings, way),
+        connections(seen, settings, way),
+        socket(seen, settings, way),
+        timeouts(seen, heard, settings),
+        cpu_managers(seen, heard),
+        plugins(heard),
+        tree(seen),
+    ]
+}
+
+fn finding(check: &str, verdict: &str, detail: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    Finding { check: check.into(), verdict: verdict.into(), detail: detail.into(), remedy: remedy.into() }
+}
+
+fn session(heard: &Heard, settings: &Settings, way: Way) -> Finding {
+    let check = "mode";
+    let reason = heard.fault.clone().unwrap_or_else(|| "no session yet".to_owned());
+    match (settings.mode, way) {
+        (_, Way::Nri) => {
+            let runtime = heard.runtime.clone().unwrap_or_default();
+            finding(check, "ok", format!("decisions go through {runtime}"), "")
+        }
+        (Mode::Bypass, _) => {
+            finding(check, "ok", "decisions are written to the kernel's files, as mode: bypass says", "")
+        }
+        (Mode::Auto, Way::Bypass) => finding(
+            check,
+            "warning",
+            format!("bypass mode is at work: {reason}"),
+            "see the checks below; it returns by itself",
+        ),
+        (_, Way::Nobody | Way::Bypass) => {
+            finding(check, "fault", format!("nothing is applied: {reason}"), "see the checks below")
+        }
+    }
+}
+
+/// A fault while it stands in the way; a warning where the session is there all the same (the files may be others').
+fn bad(way: Way, settings: &Settings) -> &'static str {
+    if way == Way::Nri || settings.mode == Mode::Bypass { "warning" } else { "fault" }
+}
+
+fn unread(check: &str) -> Finding {
+    finding(
+        check,
+        "unknown",
+        "the runtime's configuration cannot be read below common.host_root",
+        "mount /etc/containerd or /etc/crio there, read-only, to have it checked",
+    )
+}
+
+fn enabled(seen: &Seen, settings: &Settings, way: Way) -> Finding {
+    let check = "nri-enabled";
+    let Some((whose, from, config)) = &seen.config else { return unread(check) };
+    match (config.enabled, whose) {
+        (Some(true), _) => finding(check, "ok", format!("{from} enables NRI"), ""),
+        (Some(false), Configured::Containerd) => finding(
+            check,
+            bad(way, settings),
+            format!("{from} disables NRI"),
+            "set disable = false in [plugins.'io.containerd.nri.v1.nri'] and restart containerd",
+        ),
+        (Some(false), Configured::Crio) => finding(
+            check,
+            bad(way, settings),
+            format!("{from} disables NRI"),
+            "set enable_nri = true in [crio.nri] and restart CRI-O",
+        ),
+        (None, Configured::Containerd) if way != Way::Nri => finding(
+            check,
+            "warning",
+            format!("{from} does not say: containerd 1.7 has NRI off, 2.0 and later have it on"),
+            "with containerd 1.7, set disable = false in [plugins.\"io.containerd.nri.v1.nri\"]",
+        ),
+        (None, _) => finding(check, "ok", format!("{from} leaves it at the default"), ""),
+    }
+}
+
+fn connections(seen: &Seen, settings: &Settings, way: Way) -> Finding {
+    let check = "nri-connections";
+    let Some((whose, from, config)) = &seen.config else { return unread(check) };
+    if config.connections != Some(false) {
+        return finding(check, "ok", format!("{from} lets plugins connect"), "");
+    }
+    let (key, section) = match whose {
+        Configured::Containerd => ("disable_connections", "[plugins.'io.containerd.nri.v1.nri']"),
+        Configured::Crio => ("nri_disable_connections", "[crio.nri]"),
+    };
+    finding(
+        check,
+        bad(way, settings),
+        format!("{from} lets no plugin connect"),
+        format!("set {key} = false in {section} and restart the runtime"),
+    )
+}
+
+fn socket(seen: &Seen, settings: &Settings, way: Way) -> Finding {
+    let check = "nri-socket";
+    let ours = settings.nri_socket.display().to_string();
+    let theirs = seen.config.as_ref().and_then(|(_, from, config)| Some((from, config.socket.as_ref()?)));
+    let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    match theirs {
+        // A gateway in a container may see the folder elsewhere; the file's name is the same.
+        Some((from, theirs)) if name(theirs) != name(&ours) => finding(
+            check,
+            bad(way, settings),
+            format!("{from} says {theirs}, the gateway looks for {ours}"),
+            "set nri_socket to the runtime's path, as the gateway sees it",
+        ),
+        _ if seen.socket => finding(check, "ok", format!("{ours} is there"), ""),
+        _ if settings.mode == Mode::Bypass => finding(check, "ok", format!("{ours} is not asked for"), ""),
+        _ => finding(
+            check,
+            "fault",
+            format!("{ours} is not there"),
+            "enable NRI in the runtime, and mount the folder of its socket into the gateway",
+        ),
+    }
+}
+
+fn timeouts(seen: &Seen, heard: &Heard, settings: &Settings) -> Finding {
+    let check = "nri-timeouts";
+    let config = seen.config.as_ref();
+    if let Some((_, from, misplaced)) = config.map(|(w, f, c)| (w, f, &c.misplaced))
+        && let Some(first) = misplaced.first()
+    {
+        return finding(
+            check,
+            "warning",
+            format!("{from}: {first} stands where the runtime does not look for it"),
+            "move it into the section of NRI",
+        );
+    }
+    let configured = config.and_then(|(_, _, c)| c.request_timeout.as_deref()).and_then(millis);
+    let request = heard.request_timeout_ms.or(configured).unwrap_or(REQUEST_TIMEOUT_MS);
+    let ours = settings.hook_deadline_ms;
+    if request < ours + MARGIN_MS {
+        return finding(
+            check,
+            "fault",
+            format!(
+                "the runtime gives up after {request} ms, and a hook may take {ours} ms and {MARGIN_MS} more"
+            ),
+            "raise plugin_request_timeout (CRI-O: nri_plugin_request_timeout), or lower hook_deadline_ms",
+        );
+    }
+    let registration = config.and_then(|(_, _, c)| c.registration_timeout.as_deref()).and_then(millis);
+    match registration {
+        Some(ms) if ms < REGISTRATION_MS => finding(
+            check,
+            "warning",
+            format!("a plugin has to register within {ms} ms, which a booting machine may miss"),
+            "raise plugin_registration_timeout (CRI-O: nri_plugin_registration_timeout) to 5s",
+        ),
+        _ => finding(
+            check,
+            "ok",
+            format!("the runtime waits {request} ms, a hook takes at most {ours} ms"),
+            "",
+        ),
+    }
+}
+
+fn cpu_managers(seen: &Seen, heard: &Heard) -> Finding {
+    let check = "cpu-managers";
+    let remedy = "set cpuManagerPolicy: none in the kubelet's configuration, remove its cpu_manager_state and restart it";
+    let is_static = seen.kubelet_cpus.as_deref().is_some_and(|policy| policy != "none");
+    match (is_static, heard.foreign.0) {
+        (false, 0) if seen.kubelet_cpus.is_some() => {
+            finding(check, "ok", "the kubelet's CPU manager has the policy none", "")
+        }
+        (false, 0) => finding(check, "ok", "nobody else has asked for CPUs", ""),
+        (true, 0) => {
+            let policy = seen.kubelet_cpus.clone().unwrap_or_default();
+            finding(
+                check,
+                "warning",
+                format!("two CPU managers are at work: the kubelet's has the policy {policy}; ours stands"),
+                remedy,
+            )
+        }
+        (_, count) => finding(
+            check,
+            "warning",
+            format!(
+                "two CPU managers are at work: {count} requests for other CPUs were answered with ours, the last for {}",
+                heard.foreign.1
+            ),
+            remedy,
+        ),
+    }
+}
+
+fn plugins(heard: &Heard) -> Finding {
+    let check = "nri-plugins";
+    match heard.conflicts.0 {
+        0 => finding(check, "ok", "no other plugin adjusts CPUs", ""),
+        count => finding(
+            check,
+            "warning",
+            format!("{count} containers were adjusted by another plugin, the last: {}", heard.conflicts.1),
+            "remove the other plugin, or have it leave CPUs and memory nodes alone",
+        ),
+    }
+}
+
+fn tree(seen: &Seen) -> Finding {
+    let check = "cgroup-tree";
+    match &seen.tree {
+        None => finding(
+            check,
+            "unknown",
+            "the tree of cgroups did not answer",
+            "look at the host's disks and mounts",
+        ),
+        Some(Err(reason)) => {
+            finding(check, "fault", reason.clone(), "mount /sys/fs/cgroup below common.host_root")
+        }
+        Some(Ok((version, roots))) => finding(
+            check,
+            "ok",
+            format!("cgroup {version}, pods are looked for below {}", roots.join(" ")),
+            "",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxalyst_cgroups::Version;
+    use oxalyst_nri::runtime_config::NriConfig;
+
+    fn seen(text: &str) -> Seen {
+        let mut config = NriConfig::default();
+        config.read(text);
+        Seen {
+            socket: true,
+            config: Some((Configured::Containerd, "/etc/containerd/config.toml".into(), config)),
+            kubelet_cpus: Some("none".into()),
+            tree: Some(Ok((Version::V2, vec!["/".into(), "/kubelet".into()]))),
+        }
+    }
+
+    fn check(name: &str, seen: &Seen, heard: &Heard, way: Way) -> Finding {
+        of(seen, heard, &Settings::default(), way).into_iter().find(|f| f.check == name).unwrap()
+    }
+
+    const SECTION: &str = "[plugins.'io.containerd.nri.v1.nri']\n";
+
+    #[test]
+    fn a_node_that_is_well_has_nothing_to_say() {
+        let heard = Heard { runtime: Some("containerd v2.2.6".into()), ..Heard::default() };
+        let seen = seen(&format!("{SECTION}disable = false\n"));
+        for finding in of(&seen, &heard, &Settings::default(), Way::Nri) {
+            assert_eq!((finding.verdict.as_str(), finding.remedy.as_str()), ("ok", ""), "{finding:?}");
+        }
+        assert!(check("cgroup-tree", &seen, &heard, Way::Nri).detail.contains("/kubelet"), "c10");
+    }
+
+    #[test]
+    fn n12_each_setting_of_the_runtime_that_stands_in_the_way_is_named() {
+        let heard = Heard::default();
+        for (line, name, remedy) in [
+            ("disable = true", "nri-enabled", "disable = false"),
+            ("disable_connections = true", "nri-connections", "disable_connections = false"),
+            ("socket_path = '/run/other.sock'", "nri-socket", "nri_socket"),
+            ("plugin_request_timeout = '500ms'", "nri-timeouts", "plugin_request_timeout"),
+        ] {
+            let finding = check(name, &seen(&format!("{SECTION}{line}\n")), &heard, Way::Nobody);
+            assert_eq!(finding.verdict, "fault", "{finding:?}");
+            assert!(finding.remedy.contains(remedy), "{finding:?}");
+        }
+        let none = Seen { socket: false, config: None, ..seen("") };
+        assert_eq!(check("nri-socket", &none, &heard, Way::Nobody).verdict, "fault");
+        assert_eq!(check("nri-enabled", &none, &heard, Way::Nobody).verdict, "unknown");
+    }
+
+    #[test]
+    fn n22_a_timeout_in_the_wrong_place_is_named() {
+        let misplaced = seen("[plugins.cri]\nplugin_request_timeout = '10s'\n");
+        let finding = check("nri-timeouts", &misplaced, &Heard::default(), Way::Nri);
+        assert!(finding.verdict == "warning" && finding.detail.contains("[plugins.cri]"), "{finding:?}");
+    }
+
+    #[test]
+    fn two_cpu_managers_are_told_by_the_kubelets_file_and_by_what_it_asks() {
+        let kubelet = Seen { kubelet_cpus: Some("static".into()), ..seen("") };
+        let finding = check("cpu-managers", &kubelet, &Heard::default(), Way::Nri);
+        assert!(finding.verdict == "warning" && finding.detail.contains("static"), "{finding:?}");
+        let heard = Heard { foreign: (3, "CPUs 1 for container c".into()), ..Heard::default() };
+        let finding = check("cpu-managers", &seen(""), &heard, Way::Nri);
+        assert!(finding.detail.contains("two CPU managers") && finding.detail.contains("container c"));
+    }
+
+    #[test]
+    fn k6_bypass_is_a_warning_in_auto_and_as_it_should_be_in_bypass() {
+        let heard = Heard { fault: Some("cannot connect".into()), ..Heard::default() };
+        let finding = check("mode", &seen(""), &heard, Way::Bypass);
+        assert!(finding.verdict == "warning" && finding.detail.contains("cannot connect"));
+        let settings = Settings { mode: Mode::Bypass, ..Settings::default() };
+        assert_eq!(of(&seen(""), &heard, &settings, Way::Bypass)[0].verdict, "ok");
+    }
+}

@@ -1,0 +1,112 @@
+//! What stands between the mesh and the runtime, and what an operator can do about it: `oxctl doctor`, and the details of what
+//! is not ready.
+
+mod evidence;
+mod findings;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use oxalyst_mesh::Facts;
+use oxalyst_nri::api::ConfigureRequest;
+use oxalyst_proto::gateway::v1::Finding;
+
+use crate::hands::{Hands, Way};
+use crate::settings::Settings;
+
+/// For a look at files of the host.
+const LOOK_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Collects what is heard, and looks at the host's files when asked. Cheap to clone; all clones hear the same.
+#[derive(Clone, Debug)]
+pub struct Diagnosis {
+    host_root: PathBuf,
+    settings: Arc<Settings>,
+    hands: Hands,
+    facts: Facts,
+    heard: Arc<Mutex<Heard>>,
+}
+
+/// What was heard since the process began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Heard {
+    /// Name and version of the runtime.
+    pub(crate) runtime: Option<String>,
+    /// How long a plugin may take to answer, as the runtime told.
+    pub(crate) request_timeout_ms: Option<u64>,
+    /// Why there is no session.
+    pub(crate) fault: Option<String>,
+    /// Requests of somebody else for other CPUs, and the last one.
+    pub(crate) foreign: (u64, String),
+    /// Adjustments of other plugins to a container's CPUs, and the last one.
+    pub(crate) conflicts: (u64, String),
+}
+
+// === impl Diagnosis ===
+
+impl Diagnosis {
+    /// Nothing heard yet.
+    pub fn new(host_root: PathBuf, settings: Arc<Settings>, hands: Hands, facts: Facts) -> Self {
+        Self { host_root, settings, hands, facts, heard: Arc::default() }
+    }
+
+    /// The runtime said who it is and how long it waits.
+    pub fn configured(&self, request: &ConfigureRequest) {
+        let mut heard = self.lock();
+        heard.runtime =
+            Some(format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned());
+        heard.request_timeout_ms = u64::try_from(request.request_timeout).ok().filter(|ms| *ms > 0);
+    }
+
+    /// A session is synchronised.
+    pub fn connected(&self) {
+        self.lock().fault = None;
+    }
+
+    /// There is no session, for this reason. Gives what the runtime's configuration has to do with it, if that can be told.
+    pub async fn failed(&self, reason: &str) -> Option<String> {
+        self.lock().fault = Some(reason.to_owned());
+        let of_runtime = ["nri-enabled", "nri-connections", "nri-socket"];
+        let findings = self.findings().await;
+        let finding =
+            findings.into_iter().find(|f| f.verdict == "fault" && of_runtime.contains(&f.check.as_str()))?;
+        Some(format!("{}: {}", finding.detail, finding.remedy))
+    }
+
+    /// Somebody (a kubelet with a CPU manager of its own) asked for other CPUs than ours.
+    pub fn foreign_cpuset(&self, container: &str, told: &str, ours: &str) {
+        let mut heard = self.lock();
+        heard.foreign.0 += 1;
+        heard.foreign.1 = format!("CPUs {told} for container {container}, which runs on {ours}");
+        self.facts.set("foreign_cpusets", heard.foreign.0);
+    }
+
+    /// Another plugin had the last word on a container's CPUs.
+    pub fn conflict(&self, what: String) {
+        let mut heard = self.lock();
+        heard.conflicts = (heard.conflicts.0 + 1, what);
+    }
+
+    /// Everything that is found, in a fixed order.
+    pub async fn findings(&self) -> Vec<Finding> {
+        let (root, socket) = (self.host_root.clone(), self.settings.nri_socket.clone());
+        let look = tokio::task::spawn_blocking(move || evidence::look(&root, &socket));
+        let seen = match tokio::time::timeout(LOOK_DEADLINE, look).await {
+            Ok(Ok(seen)) => seen,
+            _ => evidence::Seen::default(),
+        };
+        let way = self.hands.way();
+        let heard = self.lock().clone();
+        findings::of(&seen, &heard, &self.settings, way)
+    }
+
+    /// The way now.
+    pub fn way(&self) -> Way {
+        self.hands.way()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

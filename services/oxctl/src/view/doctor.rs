@@ -1,0 +1,121 @@
+//! What stands in the way, and what to do about it.
+
+use oxalyst_proto::gateway::v1::{DiagnoseReply, Finding};
+use oxalyst_proto::mesh::v1::Status;
+use serde::Serialize;
+
+use super::{Told, told};
+use crate::peers::PeerError;
+use crate::table::Table;
+
+/// Every check.
+#[derive(Debug, Serialize)]
+pub(crate) struct DoctorView {
+    /// Nothing is a fault.
+    pub(crate) well: bool,
+    pub(crate) findings: Vec<FindingView>,
+}
+
+/// One check.
+#[derive(Debug, Serialize)]
+pub(crate) struct FindingView {
+    /// A stable name.
+    pub(crate) check: String,
+    /// "ok", "warning", "fault", "unknown".
+    pub(crate) verdict: String,
+    pub(crate) detail: String,
+    pub(crate) remedy: Option<String>,
+}
+
+// === impl DoctorView ===
+
+impl DoctorView {
+    /// What the services wait for, then what the gateway found between the mesh and the runtime.
+    pub(crate) fn new(
+        services: Vec<(&str, Result<Status, PeerError>)>,
+        found: Result<DiagnoseReply, PeerError>,
+    ) -> Self {
+        let mut findings: Vec<_> = services.into_iter().map(|(name, status)| service(name, status)).collect();
+        match found {
+            Ok(reply) => findings.extend(reply.findings.into_iter().map(FindingView::from)),
+            Err(e) => findings.push(FindingView {
+                check: "runtime".to_owned(),
+                verdict: "unknown".to_owned(),
+                detail: e.to_string(),
+                remedy: None,
+            }),
+        }
+        Self { well: findings.iter().all(|f| f.verdict != "fault"), findings }
+    }
+
+    pub(crate) fn told(&self) -> Told {
+        Told::well_if(self.well && self.findings.iter().all(|f| f.check != "runtime"))
+    }
+
+    pub(crate) fn render(&self) -> String {
+        let mut table = Table::new(&["CHECK", "VERDICT", "DETAIL", "REMEDY"]);
+        for f in &self.findings {
+            let remedy = f.remedy.clone().unwrap_or_default();
+            table.row(vec![f.check.clone(), f.verdict.clone(), f.detail.clone(), remedy]);
+        }
+        table.render()
+    }
+}
+
+fn service(name: &str, status: Result<Status, PeerError>) -> FindingView {
+    let (verdict, detail) = match status {
+        Ok(status) if status.ready => ("ok", format!("version {}", status.version)),
+        Ok(status) => {
+            let waits = status.pending.iter().map(|p| match p.detail.as_str() {
+                "" => p.name.clone(),
+                detail => format!("{}: {detail}", p.name),
+            });
+            ("fault", waits.collect::<Vec<_>>().join("; "))
+        }
+        Err(e) => ("fault", e.to_string()),
+    };
+    FindingView { check: name.to_owned(), verdict: verdict.to_owned(), detail, remedy: None }
+}
+
+impl From<Finding> for FindingView {
+    fn from(finding: Finding) -> Self {
+        Self {
+            remedy: told(&finding.remedy),
+            check: finding.check,
+            verdict: finding.verdict,
+            detail: finding.detail,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn absent() -> PeerError {
+        PeerError::Absent { service: "orm".into(), path: "/run/oxalyst/orm.sock".into() }
+    }
+
+    #[test]
+    fn a_fault_is_not_well_and_its_remedy_stands_beside_it() {
+        let finding = Finding {
+            check: "nri-enabled".into(),
+            verdict: "fault".into(),
+            detail: "NRI is off".into(),
+            remedy: "set disable = false".into(),
+        };
+        let view = DoctorView::new(vec![], Ok(DiagnoseReply { findings: vec![finding] }));
+        assert_eq!((view.well, view.told()), (false, Told::InPart));
+        assert!(view.render().contains("set disable = false"), "{}", view.render());
+    }
+
+    #[test]
+    fn a_warning_is_well_and_a_gateway_that_is_away_is_not_the_whole_story() {
+        let warning =
+            Finding { check: "cpu-managers".into(), verdict: "warning".into(), ..Finding::default() };
+        let view = DoctorView::new(vec![], Ok(DiagnoseReply { findings: vec![warning] }));
+        assert_eq!(view.told(), Told::Well);
+        let view = DoctorView::new(vec![("orm", Err(absent()))], Err(absent()));
+        assert_eq!((view.findings.len(), view.told()), (2, Told::InPart));
+    }
+}

@@ -1,0 +1,238 @@
+//! What a container runtime's configuration says of NRI: read from the text of containerd's and CRI-O's files, without a reader
+//! of the whole language. Pure.
+
+/// What one file, or several that were read one after another, say. What no file says is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NriConfig {
+    /// NRI is on (containerd: `disable = false`, CRI-O: `enable_nri = true`), or off.
+    pub enabled: Option<bool>,
+    /// Plugins that are not the runtime's own may connect.
+    pub connections: Option<bool>,
+    /// The socket.
+    pub socket: Option<String>,
+    /// How long a plugin may take to register, as written ("5s").
+    pub registration_timeout: Option<String>,
+    /// How long a plugin may take to answer, as written ("2s").
+    pub request_timeout: Option<String>,
+    /// Settings of NRI that stand in a section where the runtime does not look: "section: key".
+    pub misplaced: Vec<String>,
+    /// Files that are to be read too (containerd's `imports`), globs.
+    pub imports: Vec<String>,
+}
+
+/// The section of containerd's files.
+const CONTAINERD: &str = "io.containerd.nri.v1.nri";
+
+/// Keys that mean NRI wherever they stand.
+const KEYS: [&str; 9] = [
+    "disable_connections",
+    "plugin_registration_timeout",
+    "plugin_request_timeout",
+    "enable_nri",
+    "nri_listen",
+    "nri_disable_connections",
+    "nri_plugin_registration_timeout",
+    "nri_plugin_request_timeout",
+    "plugin_config_path",
+];
+
+// === impl NriConfig ===
+
+impl NriConfig {
+    /// Takes up another file, which wins where both say something.
+    pub fn read(&mut self, text: &str) {
+        let mut section: Vec<String> = Vec::new();
+        for line in logical_lines(text) {
+            if let Some(header) = line.strip_prefix('[') {
+                section = path(header.trim_start_matches('[').trim_end_matches(']'));
+                continue;
+            }
+            let Some((key, value)) = line.split_once('=') else { continue };
+            let at: Vec<String> = section.iter().cloned().chain(path(key)).collect();
+            self.take(&at, value.trim());
+        }
+    }
+
+    fn take(&mut self, at: &[String], value: &str) {
+        let Some((key, section)) = at.split_last() else { return };
+        let of_containerd = section.last().is_some_and(|last| last == CONTAINERD);
+        let of_crio = section == ["crio", "nri"];
+        let flag = || match value {
+            "true" => Some(true),
+            "false" => Some(false),
+            _ => None,
+        };
+        match key.as_str() {
+            "disable" if of_containerd => self.enabled = flag().map(|off| !off),
+            "enable_nri" if of_crio => self.enabled = flag(),
+            "disable_connections" if of_containerd => self.connections = flag().map(|off| !off),
+            "nri_disable_connections" if of_crio => self.connections = flag().map(|off| !off),
+            "socket_path" if of_containerd => self.socket = text(value),
+            "nri_listen" if of_crio => self.socket = text(value),
+            "plugin_registration_timeout" if of_containerd => self.registration_timeout = text(value),
+            "nri_plugin_registration_timeout" if of_crio => self.registration_timeout = text(value),
+            "plugin_request_timeout" if of_containerd => self.request_timeout = text(value),
+            "nri_plugin_request_timeout" if of_crio => self.request_timeout = text(value),
+            "disabled_plugins" if section.is_empty() && value.contains(CONTAINERD) => {
+                self.enabled = Some(false)
+            }
+            "imports" if section.is_empty() => self.imports.extend(texts(value)),
+            key if KEYS.contains(&key) && !of_containerd && !of_crio => {
+                self.misplaced.push(format!("[{}] {key}", section.join(".")));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Milliseconds of a duration as Go writes it ("2s", "1m30s", "500ms"); `None` for anything else.
+pub fn millis(duration: &str) -> Option<u64> {
+    let mut total: u64 = 0;
+    let mut rest = duration.trim();
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, after) = rest.split_at_checked(digits)?;
+        let letters = after.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, next) = after.split_at_checked(letters)?;
+        let scale = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => return None,
+        };
+        total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(scale)?)?;
+        rest = next;
+    }
+    Some(total)
+}
+
+/// Lines without comments and blanks; a list over several lines is one.
+fn logical_lines(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut open = String::new();
+    for line in text.lines() {
+        let line = without_comment(line).trim();
+        if line.is_empty() {
+            continue;
+        }
+        open.push_str(line);
+        let is_header = open.starts_with('[') && !open.contains('=');
+        let depth = open.matches('[').count().cmp(&open.matches(']').count());
+        if is_header || depth.is_le() {
+            lines.push(std::mem::take(&mut open));
+        }
+    }
+    lines
+}
+
+fn without_comment(line: &str) -> &str {
+    let mut quote = None;
+    for (at, c) in line.char_indices() {
+        match (c, quote) {
+            ('#', None) => return line.get(..at).unwrap_or(line),
+            ('"' | '\'', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            _ => {}
+        }
+    }
+    line
+}
+
+/// The parts of a dotted key; quoted parts may hold dots.
+fn path(key: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut quote = None;
+    for c in key.trim().chars() {
+        match (c, quote) {
+            ('.', None) => parts.push(String::new()),
+            ('"' | '\'', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            (c, None) if c.is_whitespace() => {}
+            (c, _) => {
+                if let Some(last) = parts.last_mut() {
+                    last.push(c);
+                }
+            }
+        }
+    }
+    parts
+}
+
+fn text(value: &str) -> Option<String> {
+    let bare = value.trim_matches(['"', '\'']);
+    (!bare.is_empty()).then(|| bare.to_owned())
+}
+
+fn texts(value: &str) -> Vec<String> {
+    value.trim_start_matches('[').trim_end_matches(']').split(',').filter_map(|v| text(v.trim())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> NriConfig {
+        let mut config = NriConfig::default();
+        config.read(text);
+        config
+    }
+
+    #[test]
+    fn n12_containerd_says_whether_nri_is_on_and_plugins_may_connect() {
+        let config = read(
+            "version = 3\nimports = ['/etc/containerd/conf.d/*.toml'] # more\n[plugins]\n  [plugins.'io.containerd.nri.v1.nri']\n    disable = true\n\
+             disable_connections = true\n    socket_path = \"/run/x.sock\" # here\n    plugin_request_timeout = '2s'\n",
+        );
+        assert_eq!((config.enabled, config.connections), (Some(false), Some(false)));
+        assert_eq!(config.socket.as_deref(), Some("/run/x.sock"));
+        assert_eq!(config.request_timeout.as_deref().and_then(millis), Some(2_000));
+        assert_eq!(config.imports, ["/etc/containerd/conf.d/*.toml"]);
+    }
+
+    #[test]
+    fn dotted_keys_and_lists_of_disabled_plugins_count_too() {
+        let config = read("plugins.\"io.containerd.nri.v1.nri\".disable = false\n");
+        assert_eq!(config.enabled, Some(true));
+        let config =
+            read("disabled_plugins = [\n  \"cri2\", # no\n  \"io.containerd.nri.v1.nri\",\n]\nversion = 2\n");
+        assert_eq!(config.enabled, Some(false));
+    }
+
+    #[test]
+    fn crio_says_it_with_its_own_words_and_a_later_file_wins() {
+        let mut config = read("[crio.nri]\nenable_nri = false\nnri_listen = \"/a.sock\"\n");
+        config.read("[crio]\n[crio.nri]\nenable_nri = true\nnri_plugin_registration_timeout = \"1m5s\"\n");
+        assert_eq!((config.enabled, config.socket.as_deref()), (Some(true), Some("/a.sock")));
+        assert_eq!(config.registration_timeout.as_deref().and_then(millis), Some(65_000));
+    }
+
+    #[test]
+    fn n22_a_timeout_where_containerd_ignores_it_is_told() {
+        let config = read(
+            "[plugins.\"io.containerd.grpc.v1.cri\"]\nplugin_request_timeout = \"10s\"\ndisable = true\n",
+        );
+        assert_eq!(config.misplaced, ["[plugins.io.containerd.grpc.v1.cri] plugin_request_timeout"]);
+        assert_eq!((config.enabled, config.request_timeout), (None, None));
+        assert_eq!(read(""), NriConfig::default());
+    }
+
+    #[test]
+    fn durations_are_gos() {
+        assert_eq!(millis("500ms"), Some(500));
+        for bad in ["", "5", "s", "5x", "-1s", "99999999999999999999s"] {
+            assert_eq!(millis(bad), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_the_reader(text in "[\\[\\]a-z.\"'=#, \n]{0,120}", other in any::<String>()) {
+            let _ = (read(&text), read(&other), millis(&other));
+        }
+    }
+}
