@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use actix::{Addr, Message};
 use futures::Stream;
+use oxalyst_planner::plan::Flag;
 use oxalyst_planner::pods::PodRequest;
 use oxalyst_planner::topology_manager::Scope;
 use oxalyst_proto::orm::v1::allocator_server::Allocator;
@@ -50,11 +51,27 @@ impl Face {
     }
 
     /// Decides for a pod, with the plugins that give out what its spec asks for.
-    async fn decide(&self, admit: Admit) -> Result<AdmitReply, Status> {
+    async fn decide(&self, mut admit: Admit) -> Result<AdmitReply, Status> {
+        admit.request.plugins_unasked = admit.spec.is_none() && self.has_plugins();
         match self.asked_of_plugins(&admit).await {
             Some((spec, asks)) => self.with_plugins(admit, spec, asks).await,
             None => self.ask(admit).await,
         }
+    }
+
+    fn has_plugins(&self) -> bool {
+        self.plugins.as_ref().is_some_and(|(plugins, _)| !plugins.is_empty())
+    }
+
+    /// What a spec asks for that came after its pod had been decided, which then has nothing of plugins.
+    fn late(&self, spec: &PodSpec, now_unix_ms: i64) -> Result<PodRequest, SpecFault> {
+        let mut pod = self.reader.request(spec, "", now_unix_ms)?;
+        let knows =
+            |resource: &str| self.plugins.as_ref().is_some_and(|(plugins, _)| plugins.knows(resource));
+        if asks(spec, self.reader.names(), knows).is_ok_and(|asks| !asks.is_empty()) {
+            pod.flags.insert(Flag::PluginsUnasked);
+        }
+        Ok(pod)
     }
 
     /// What the pod asks of plugins; `None`: nothing, or nothing any more, or its spec is not known. Node agents take no part.
@@ -98,7 +115,7 @@ impl Face {
     /// The specs of pods are new, or others than before.
     pub async fn told(&self, changes: Vec<SpecChange>) {
         let now = clock::unix_ms();
-        let read = |spec: &PodSpec| self.reader.request(spec, "", now);
+        let read = |spec: &PodSpec| self.late(spec, now);
         let told = changes.iter().filter_map(|SpecChange { before, after }| match read(after) {
             Ok(now) => Some(SpecTold { before: before.as_ref().and_then(|spec| read(spec).ok()), now }),
             Err(fault) => {
@@ -205,7 +222,9 @@ impl Allocator for Face {
             .map(|sandbox| self.reader.sandbox(sandbox))
             .map(|sandbox| {
                 let own = by_sandbox.get(sandbox.sandbox_id.as_str()).map_or(&[][..], Vec::as_slice);
-                wire::running(&sandbox, own, now)
+                let mut running = wire::running(&sandbox, own, now);
+                running.request.plugins_unasked = self.has_plugins();
+                running
             })
             .collect();
         let reply = self.ask(Reconcile { running }).await?;

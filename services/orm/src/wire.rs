@@ -33,6 +33,7 @@ pub fn container_name(container: &Container) -> &str {
 pub fn sandbox_request(sandbox: &Sandbox, now_unix_ms: i64) -> SandboxRequest {
     let request = asked(sandbox.resources.as_ref());
     SandboxRequest {
+        plugins_unasked: false,
         sandbox_id: sandbox.sandbox_id.clone(),
         pod_uid: sandbox.pod_uid.clone(),
         namespace: sandbox.namespace.clone(),

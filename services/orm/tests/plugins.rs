@@ -344,3 +344,21 @@ async fn a_plugin_that_dies_between_its_hints_and_giving_refuses_the_pod_and_hea
     fact(&mut orm, "plugins", |known| known == GPU).await;
     assert_eq!(placed(&orm.admit(&dying).await).plugins.len(), 1);
 }
+
+#[tokio::test]
+async fn a_pod_that_is_decided_before_its_spec_is_known_says_that_plugins_were_not_asked() {
+    let gpu = Plugin::new(GPU, &[(&[1], true)]);
+    let (_host, specs, mut orm, _serving) = node(&gpu, &[], &[]).await;
+    for uid in ["asks", "plain"] {
+        let reply = orm.admit(&sandbox(uid, SHARED, Some(512))).await;
+        assert_eq!(placed(&reply).flags, ["plugins-unasked"]);
+    }
+    specs.tell(&mut orm, &[spec("asks", SHARED, 500, &[(GPU, 1)]), spec("plain", SHARED, 500, &[])]).await;
+    until("it is known to ask nothing of plugins", async || {
+        pod(&mut orm, "plain").await.filter(|pod| pod.flags.is_empty())
+    })
+    .await;
+    let asks = pod(&mut orm, "asks").await.unwrap();
+    assert_eq!((asks.flags.as_slice(), asks.plugins.len()), (&["plugins-unasked".to_owned()][..], 0));
+    assert_eq!(asks.request_source, "pod-spec");
+}

@@ -31,6 +31,7 @@ pub(super) fn encode_sandbox(request: &SandboxRequest) -> SandboxStep {
         }
         .to_owned(),
         now_unix_ms: request.now_unix_ms,
+        plugins_unasked: request.plugins_unasked,
     }
 }
 
@@ -52,6 +53,7 @@ pub(super) fn decode_sandbox(step: &SandboxStep) -> Result<SandboxRequest, StepE
             _ => return Err(StepError::Unknown),
         },
         now_unix_ms: step.now_unix_ms,
+        plugins_unasked: step.plugins_unasked,
     })
 }
 

@@ -140,6 +140,8 @@ pub struct SandboxRequest {
     pub request_source: RequestSource,
     /// How far the pod has come.
     pub stage: Stage,
+    /// Whether the node has resource plugins, and what the pod asks of them is not known.
+    pub plugins_unasked: bool,
     /// Now, milliseconds since the Unix epoch.
     pub now_unix_ms: i64,
 }

@@ -326,6 +326,9 @@ pub fn understood(request: &SandboxRequest, decided_by: DecidedBy) -> PodRequest
     if !faults.is_empty() {
         flags.insert(Flag::EnhancementInvalid);
     }
+    if request.plugins_unasked {
+        flags.insert(Flag::PluginsUnasked);
+    }
     let asked = request.milli_cpu();
     PodRequest {
         plugins: super::Plugins::default(),

@@ -110,6 +110,7 @@ pub fn step(happening: &Happening, state: &State) -> Step {
 
 fn sandbox(pod: u8, level: usize, wishes: usize, milli: Option<u64>) -> SandboxRequest {
     SandboxRequest {
+        plugins_unasked: false,
         sandbox_id: format!("s{pod}"),
         pod_uid: pod.to_string(),
         namespace: "ns".into(),
