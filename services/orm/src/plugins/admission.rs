@@ -80,7 +80,7 @@ impl Admission<'_> {
         let Ok(_claim) = claimed else {
             return self.refuse("another call works for this pod: it has not come to its end in time").await;
         };
-        removal::remove_now(self.face, self.plugins, &self.request.pod_uid, end).await;
+        self.forget().await;
         for _ in 0..ATTEMPTS {
             let mut attempt = Attempt::default();
             let outcome = self.attempt(&mut attempt, end).await;
@@ -95,7 +95,7 @@ impl Admission<'_> {
                 let plugins = attempt.gave;
                 let _ = self.face.ask(Abandon { uid: self.request.pod_uid.clone(), plugins }).await;
                 if matches!(stopped, Stopped::Moved) {
-                    removal::remove_now(self.face, self.plugins, &self.request.pod_uid, end).await;
+                    self.forget().await;
                 }
             }
             match stopped {
@@ -106,6 +106,13 @@ impl Admission<'_> {
             }
         }
         self.refuse("other pods took what plugins had been asked for, each time: try again").await
+    }
+
+    /// What plugins have of this pod from before they are told to take back. One that hangs must not cost the whole deadline: it
+    /// may have nothing to do with the pod.
+    async fn forget(&self) {
+        let end = Instant::now() + self.plugins.deadline / 3;
+        removal::remove_now(self.face, self.plugins, &self.request.pod_uid, end).await;
     }
 
     async fn attempt(&self, attempt: &mut Attempt, end: Instant) -> Result<AdmitReply, Stopped> {

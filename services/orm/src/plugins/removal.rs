@@ -11,7 +11,9 @@ use crate::allocations::{Removals, Removed};
 use crate::allocator::Face;
 
 /// How long all plugins together may take to hear of one pod.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Pods of which plugins are told at once: fewer than calls that one of them takes.
+const AT_ONCE: usize = 8;
 /// While the allocator is not there yet.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -26,19 +28,23 @@ pub async fn remove_for_ever(face: Face, plugins: Plugins, period: Duration) {
         // Before working, so that what comes meanwhile is heard.
         let news = due.news.notified();
         let mut failures = BTreeSet::new();
-        for uid in due.pods.keys() {
+        let uids: Vec<&String> = due.pods.keys().collect();
+        let remove = async |uid: &&String| {
             // Who works for it now looks by itself.
-            let Some(_claim) = plugins.claims.try_claim(uid) else { continue };
-            for error in remove_now(&face, &plugins, uid, Instant::now() + PATIENCE).await {
-                let text = error.to_string();
-                if !told.contains(&(uid.clone(), text.clone())) {
-                    tracing::warn!(
-                        uid,
-                        "{text}: the pod is gone, and is kept until all plugins have heard it"
-                    );
-                }
-                failures.insert((uid.clone(), text));
+            let Some(_claim) = plugins.claims.try_claim(uid) else { return Vec::new() };
+            let failed = remove_now(&face, &plugins, uid, Instant::now() + PATIENCE).await;
+            failed.into_iter().map(|error| ((*uid).clone(), error)).collect()
+        };
+        let mut failed = Vec::new();
+        for some in uids.chunks(AT_ONCE) {
+            failed.extend(join_all(some.iter().map(remove)).await.into_iter().flatten());
+        }
+        for (uid, error) in failed {
+            let text = error.to_string();
+            if !told.contains(&(uid.clone(), text.clone())) {
+                tracing::warn!(uid, "{text}: the pod is gone, and is kept until all plugins have heard it");
             }
+            failures.insert((uid, text));
         }
         told = failures;
         let _ = timeout(period, news).await;
