@@ -60,7 +60,7 @@ struct Member {
 /// The state between passes, and how far the present one is.
 ///
 /// [`Pass::run`] makes a whole pass. Its steps are apart so that a thread can read the files of a subject without holding
-/// the state: [`Pass::begin`], then for each [`Pass::next`] its errand and [`Pass::take`], then [`Pass::end`].
+/// the state: `Pass::begin`, then for each `Pass::next` its errand and `Pass::take`, then `Pass::end`.
 #[derive(Debug)]
 pub struct Pass {
     settings: PassSettings,
