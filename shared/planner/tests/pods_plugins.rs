@@ -17,19 +17,19 @@ use std::collections::BTreeSet;
 
 const GPU: &str = "vendor.io/gpu";
 
+/// NUMA nodes, and whether they are preferred.
+type Hinted<'a> = (&'a [u32], bool);
+/// A container, and what a plugin says of it.
+type Voice<'a> = (&'a str, &'a [Hinted<'a>]);
+
 fn asked(name: &str, role: Role, milli: u64) -> Asked {
     let cpu = Some(MilliCpu(milli)).filter(|cpu| cpu.0 > 0);
     Asked { name: name.to_owned(), role, cpu, limit: cpu, memory: None }
 }
 
-fn pod(
-    qos: QosLevel,
-    bound: bool,
-    containers: Vec<Asked>,
-    voices: &[(&str, &[(&[u32], bool)])],
-) -> PodRequest {
-    let hint = |(nodes, preferred): &(&[u32], bool)| Hint::on(mask(nodes), *preferred);
-    let provider = |hints: &[(&[u32], bool)]| -> Provider {
+fn pod(qos: QosLevel, bound: bool, containers: Vec<Asked>, voices: &[Voice<'_>]) -> PodRequest {
+    let hint = |(nodes, preferred): &Hinted<'_>| Hint::on(mask(nodes), *preferred);
+    let provider = |hints: &[Hinted<'_>]| -> Provider {
         [(GPU.to_owned(), Some(hints.iter().map(hint).collect()))].into()
     };
     let hints = voices.iter().map(|(name, hints)| ((*name).to_owned(), provider(hints))).collect();
@@ -75,7 +75,7 @@ fn nodes_of(plan: &Plan, container: &str) -> NumaMask {
 
 #[test]
 fn cpus_follow_what_a_plugin_has_under_both_policies_and_both_scopes() {
-    let voices: &[(&str, &[(&[u32], bool)])] = &[("app", &[(&[2], true), (&[0, 1, 2, 3], false)])];
+    let voices: &[Voice<'_>] = &[("app", &[(&[2], true), (&[0, 1, 2, 3], false)])];
     let request = pod(QosLevel::Dedicated, true, vec![asked("app", Role::App, 2000)], voices);
     let native = CpuPolicy::Native(Native { option: NativeOption::Packed, full_cores: false });
     for scope in [Scope::Container, Scope::Pod] {
@@ -104,7 +104,7 @@ fn what_a_plugin_has_not_refuses_the_pod_by_the_plugins_rule() {
 #[test]
 fn an_init_container_takes_part_with_its_plugins_and_gets_no_place_of_its_own() {
     let containers = vec![asked("once", Role::Init, 500), asked("app", Role::App, 2000)];
-    let fits: &[(&[u32], bool)] = &[(&[3], true)];
+    let fits: &[Hinted<'_>] = &[(&[3], true)];
     let request = pod(QosLevel::Dedicated, true, containers, &[("once", fits)]);
     let strict = rules(Policy::Restricted, Scope::Container);
     let (plan, trace) = admit(&strict, &request);
