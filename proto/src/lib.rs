@@ -63,6 +63,22 @@ pub mod metrics {
     }
 }
 
+/// Resource plugins (`resourceplugin`), between a resource manager and those who give out a node's resources.
+pub mod resourceplugin {
+    /// Version 1alpha1, the only one there is.
+    pub mod v1alpha1 {
+        tonic::include_proto!("resourceplugin.v1alpha1");
+    }
+}
+
+/// How plugins introduce themselves in a watched folder (`pluginregistration`).
+pub mod pluginregistration {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("pluginregistration");
+    }
+}
+
 /// Node Resource Interface (`nri.pkg.api`), between the container runtime and its plugins.
 pub mod nri {
     /// Version 1alpha1, the only one there is.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use actix::{Addr, Message};
 use futures::Stream;
+use oxalyst_planner::plan::Flag;
 use oxalyst_planner::pods::PodRequest;
+use oxalyst_planner::topology_manager::Scope;
 use oxalyst_proto::orm::v1::allocator_server::Allocator;
 use oxalyst_proto::orm::v1::{
     AdmitContainerRequest, AdmitPodRequest, AdmitReply, GetStateRequest, GetTopologyRequest, PlacementEvent,
@@ -15,14 +17,16 @@ use oxalyst_proto::orm::v1::{
     Topology, WatchPlacementsRequest,
 };
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
+use oxalyst_qos::QosLevel;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Request, Response, Status};
 
 use crate::allocations::{
-    Admit, Allocations, GetState, GetTopology, Occasion, Reconcile, Release, ResizeContainer, SpecTold,
-    SpecsTold, Subscribe,
+    Admit, Allocations, GetState, GetTopology, IsHeld, Occasion, Reconcile, Release, ResizeContainer,
+    SpecTold, SpecsTold, Subscribe,
 };
+use crate::plugins::{Admission, Ask, Plugins, asks};
 use crate::resize::Told;
 use crate::specs::{PodSpec, Reader, SpecChange, SpecFault};
 use crate::{clock, wire};
@@ -35,14 +39,72 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Face {
     allocations: Arc<OnceLock<Addr<Allocations>>>,
     reader: Reader,
+    plugins: Option<(Plugins, Scope)>,
 }
 
 // === impl Face ===
 
 impl Face {
-    /// A face that reads pods so.
-    pub fn new(reader: Reader) -> Self {
-        Self { allocations: Arc::default(), reader }
+    /// A face that reads pods so, and asks these plugins with this scope.
+    pub fn new(reader: Reader, plugins: Plugins, scope: Scope) -> Self {
+        Self { allocations: Arc::default(), reader, plugins: Some((plugins, scope)) }
+    }
+
+    /// Decides for a pod, with the plugins that give out what its spec asks for.
+    async fn decide(&self, mut admit: Admit) -> Result<AdmitReply, Status> {
+        admit.request.plugins_unasked = admit.spec.is_none() && self.has_plugins();
+        match self.asked_of_plugins(&admit).await {
+            Some((spec, asks)) => self.with_plugins(admit, spec, asks).await,
+            None => self.ask(admit).await,
+        }
+    }
+
+    fn has_plugins(&self) -> bool {
+        self.plugins.as_ref().is_some_and(|(plugins, _)| !plugins.is_empty())
+    }
+
+    /// What a spec asks for that came after its pod had been decided, which then has nothing of plugins.
+    fn late(&self, spec: &PodSpec, now_unix_ms: i64) -> Result<PodRequest, SpecFault> {
+        let mut pod = self.reader.request(spec, "", now_unix_ms)?;
+        let knows =
+            |resource: &str| self.plugins.as_ref().is_some_and(|(plugins, _)| plugins.knows(resource));
+        if asks(spec, self.reader.names(), knows).is_ok_and(|asks| !asks.is_empty()) {
+            pod.flags.insert(Flag::PluginsUnasked);
+        }
+        Ok(pod)
+    }
+
+    /// What the pod asks of plugins; `None`: nothing, or nothing any more, or its spec is not known. Node agents take no part.
+    async fn asked_of_plugins(&self, admit: &Admit) -> Option<(Arc<PodSpec>, Vec<Ask>)> {
+        let (plugins, _) = self.plugins.as_ref().filter(|(plugins, _)| !plugins.is_empty())?;
+        let pod = admit.spec.as_ref().and_then(|spec| spec.as_ref().ok())?;
+        if pod.node_agent && matches!(pod.qos, QosLevel::Shared | QosLevel::Reclaimed) {
+            return None;
+        }
+        let spec = self.reader.specs().get(&pod.uid)?;
+        let asks = asks(&spec, self.reader.names(), |resource| plugins.knows(resource)).ok()?;
+        if asks.is_empty() {
+            return None;
+        }
+        // What it has it keeps: plugins need not be there for that.
+        let held = self.ask(IsHeld { uid: pod.uid.clone() }).await.ok()?;
+        (!held).then_some((spec, asks))
+    }
+
+    async fn with_plugins(
+        &self,
+        admit: Admit,
+        spec: Arc<PodSpec>,
+        asks: Vec<Ask>,
+    ) -> Result<AdmitReply, Status> {
+        let Admit { request, spec: told, deadline_unix_ms, occasion } = admit;
+        let (Some(Ok(pod)), Some((plugins, scope))) = (told, &self.plugins) else {
+            return Err(Status::internal("a pod without a spec asks nothing of plugins"));
+        };
+        let scope = *scope;
+        let admission =
+            Admission { face: self, plugins, request, spec, pod, asks, deadline_unix_ms, occasion, scope };
+        admission.decide().await
     }
 
     /// From now on this actor answers; the first one that is named stays.
@@ -53,7 +115,7 @@ impl Face {
     /// The specs of pods are new, or others than before.
     pub async fn told(&self, changes: Vec<SpecChange>) {
         let now = clock::unix_ms();
-        let read = |spec: &PodSpec| self.reader.request(spec, "", now);
+        let read = |spec: &PodSpec| self.late(spec, now);
         let told = changes.iter().filter_map(|SpecChange { before, after }| match read(after) {
             Ok(now) => Some(SpecTold { before: before.as_ref().and_then(|spec| read(spec).ok()), now }),
             Err(fault) => {
@@ -103,7 +165,7 @@ impl Allocator for Face {
         let spec = self.spec(&sandbox);
         let AdmitPodRequest { deadline_unix_ms, trace_id, .. } = asked;
         let occasion = Occasion::traced(trace_id);
-        self.ask(Admit { request, spec, deadline_unix_ms, occasion }).await.map(Response::new)
+        self.decide(Admit { request, spec, deadline_unix_ms, occasion }).await.map(Response::new)
     }
 
     async fn admit_container(
@@ -117,7 +179,7 @@ impl Allocator for Face {
         let spec = self.spec(&sandbox);
         let AdmitContainerRequest { deadline_unix_ms, trace_id, .. } = asked;
         let occasion = Occasion::traced(trace_id);
-        self.ask(Admit { request, spec, deadline_unix_ms, occasion }).await.map(Response::new)
+        self.decide(Admit { request, spec, deadline_unix_ms, occasion }).await.map(Response::new)
     }
 
     async fn resize_container(
@@ -160,7 +222,9 @@ impl Allocator for Face {
             .map(|sandbox| self.reader.sandbox(sandbox))
             .map(|sandbox| {
                 let own = by_sandbox.get(sandbox.sandbox_id.as_str()).map_or(&[][..], Vec::as_slice);
-                wire::running(&sandbox, own, now)
+                let mut running = wire::running(&sandbox, own, now);
+                running.request.plugins_unasked = self.has_plugins();
+                running
             })
             .collect();
         let reply = self.ask(Reconcile { running }).await?;

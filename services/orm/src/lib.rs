@@ -9,6 +9,7 @@ pub mod clock;
 pub mod decisions;
 pub mod katalyst;
 pub mod metrics;
+pub mod plugins;
 pub mod record;
 pub mod resize;
 pub mod settings;

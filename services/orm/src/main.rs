@@ -7,9 +7,11 @@ use actix::{Actor as _, Arbiter};
 use orm::allocations::Allocations;
 use orm::allocator::Face;
 use orm::decisions::{self, Decisions};
+use orm::plugins::Plugins;
 use orm::settings::Settings;
 use orm::specs::{Reader, ReadingRules, follow};
 use orm::start;
+use oxalyst_planner::rules::rules;
 use oxalyst_proto::orm::v1::allocator_server::AllocatorServer;
 use oxalyst_proto::orm::v1::decisions_server::DecisionsServer;
 use tonic::service::Routes;
@@ -19,7 +21,8 @@ fn main() -> ExitCode {
         settings.check()?;
         let bound = mesh.bind()?;
         let reader = Reader::new(ReadingRules::new(&settings)?);
-        let face = Face::new(reader.clone());
+        let plugins = Plugins::new(settings.plugin_deadline(), mesh.facts.clone());
+        let face = Face::new(reader.clone(), plugins.clone(), rules(&settings.rules())?.scope);
         let decisions = Decisions::default();
         let server =
             AllocatorServer::new(face.clone()).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
@@ -41,11 +44,13 @@ fn main() -> ExitCode {
         face.show(Allocations::start_in_arbiter(&thread.handle(), |_| allocations));
         let specs = reader.specs().clone();
         let meta = oxalyst_mesh::connect(&mesh.run_dir, "meta-server");
+        let attending = orm::plugins::attend(&settings, &mesh, &face, &plugins).await;
         let follower = actix::spawn(follow(meta, specs, mesh.facts.clone(), async move |changes| {
             face.told(changes).await
         }));
         serving.await?;
         follower.abort();
+        attending.abort();
         thread.stop();
         // Waits for the commit under way, then closes the ledger.
         thread.join().map_err(|_| "the allocator's thread panicked")?;

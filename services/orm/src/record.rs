@@ -2,6 +2,9 @@
 //! from, and the records that the version before this one wrote.
 
 pub mod former;
+mod removal;
+
+pub use removal::{removal, removal_of};
 
 use oxalyst_ledger::Change;
 use oxalyst_planner::pods::record;

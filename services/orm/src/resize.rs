@@ -168,6 +168,7 @@ mod tests {
             containers,
             told: pods::Told::default(),
             flags: BTreeSet::new(),
+            given: pods::Given::new(),
             since_unix_ms: 0,
         }
     }
@@ -199,6 +200,7 @@ mod tests {
 
     fn spec(containers: Vec<Asked>) -> PodRequest {
         PodRequest {
+            plugins: oxalyst_planner::pods::Plugins::default(),
             uid: "u".into(),
             sandbox_id: "s".into(),
             namespace: "ns".into(),

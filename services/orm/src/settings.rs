@@ -66,8 +66,14 @@ pub struct Settings {
     pub memory_reserved: String,
     /// Seconds after which a shared pod joins its pool. 30 to 3600.
     pub ramp_up_s: u64,
-    /// Other names under which CPUs and memory are asked for: `requested-name=cpu` or `requested-name=memory`, separated by
-    /// commas. By default those by which Katalyst gives out reclaimed CPUs and memory.
+    /// Folder of the socket on which resource plugins register themselves (`kubelet.sock`), below `common.host_root`.
+    pub orm_plugin_registration_dir: PathBuf,
+    /// Folder into which resource plugins put their own sockets to be found, below `common.host_root`.
+    pub plugin_registration_dir: PathBuf,
+    /// Milliseconds for which a pod's admission waits for all plugins together. 10 to 1500.
+    pub plugin_deadline_ms: u64,
+    /// Other names under which CPUs, memory and what plugins give out are asked for: `requested-name=cpu`, `requested-name=memory`
+    /// or `requested-name=` a plugin's resource, separated by commas. By default those by which Katalyst gives out reclaimed CPUs and memory.
     pub orm_resource_names_map: String,
     /// Annotations that stand for a QoS level: `level:key=value`, separated by commas. None by default.
     pub qos_selectors: String,
@@ -130,6 +136,9 @@ impl Default for Settings {
             native_full_cores: rules.native_full_cores,
             memory_reserved: rules.memory_reserved,
             ramp_up_s: rules.ramp_up_s,
+            orm_plugin_registration_dir: PathBuf::from("/var/lib/katalyst/resource-plugins"),
+            plugin_registration_dir: PathBuf::from("/var/lib/katalyst/plugin-socks"),
+            plugin_deadline_ms: 150,
             orm_resource_names_map: ResourceNames::default().to_string(),
             qos_selectors: String::new(),
             enhancement_defaults: String::new(),
@@ -161,6 +170,7 @@ impl Settings {
         within("watch_period_s", self.watch_period_s, 1, 60, "1 to 60")?;
         within("decisions_max_records", self.decisions_max_records, 16, 100_000, "16 to 100000")?;
         within("decisions_max_bytes", self.decisions_max_bytes, 1 << 16, 1 << 30, "65536 to 1073741824")?;
+        within("plugin_deadline_ms", self.plugin_deadline_ms, 10, 1500, "10 to 1500")?;
         rules(&self.rules())?;
         ReadingRules::new(self)?;
         Ok(())
@@ -176,6 +186,9 @@ impl Settings {
             import_katalyst_dir: _,
             decisions_max_records: _,
             decisions_max_bytes: _,
+            orm_plugin_registration_dir: _,
+            plugin_registration_dir: _,
+            plugin_deadline_ms: _,
             orm_resource_names_map: _,
             qos_selectors: _,
             enhancement_defaults: _,
@@ -227,6 +240,17 @@ impl Settings {
     pub fn decision_limits(&self) -> Limits {
         let size = |given| usize::try_from(given).unwrap_or(usize::MAX);
         Limits { records: size(self.decisions_max_records), bytes: size(self.decisions_max_bytes) }
+    }
+
+    /// Where plugins register themselves, and where they are found.
+    pub fn plugin_dirs(&self) -> (PathBuf, PathBuf) {
+        let below = |dir: &PathBuf| self.common.host_root.join(dir.strip_prefix("/").unwrap_or(dir));
+        (below(&self.orm_plugin_registration_dir), below(&self.plugin_registration_dir))
+    }
+
+    /// [`Settings::plugin_deadline_ms`] as a duration.
+    pub fn plugin_deadline(&self) -> Duration {
+        Duration::from_millis(self.plugin_deadline_ms)
     }
 
     /// [`Settings::absent_grace_s`] as a duration.

@@ -1,15 +1,19 @@
 //! Between the wire's messages and the planner's values. Pure.
 
+use std::collections::BTreeMap;
+
 use oxalyst_proto::orm::v1 as orm;
+use oxalyst_proto::resourceplugin::v1alpha1::ResourceAllocationInfo;
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
 use oxalyst_qos::{QosLevel, qos_level};
 use oxalyst_topology::{CpuSet, Machine};
 use oxalyst_units::MilliCpu;
+use prost::Message as _;
 
 use oxalyst_planner::plan::{NumaFree, Refusal, RequestSource, Stage};
 use oxalyst_planner::pods::{
-    self, Class, ContainerPlacement, Pod, PodPlacement, RunningSandbox, SandboxRequest, State, placements_of,
-    shown_pools,
+    self, Class, ContainerPlacement, PluginAllocation, Pod, PodPlacement, RunningSandbox, SandboxRequest,
+    State, placements_of, shown_pools,
 };
 
 /// CPUs that these resources ask for; `None` where they do not tell, or tell that nothing is asked for.
@@ -29,6 +33,7 @@ pub fn container_name(container: &Container) -> &str {
 pub fn sandbox_request(sandbox: &Sandbox, now_unix_ms: i64) -> SandboxRequest {
     let request = asked(sandbox.resources.as_ref());
     SandboxRequest {
+        plugins_unasked: false,
         sandbox_id: sandbox.sandbox_id.clone(),
         pod_uid: sandbox.pod_uid.clone(),
         namespace: sandbox.namespace.clone(),
@@ -140,8 +145,50 @@ fn pod_placement(pod: &Pod, placed: &PodPlacement) -> orm::PodPlacement {
         request_source: pod.told.source.to_string(),
         decided_by: pod.told.decided_by.to_string(),
         containers: main.map(|main| elsewhere(pod, placed, main)).unwrap_or_default(),
-        oci_properties: Default::default(),
+        plugins: pod
+            .given
+            .iter()
+            .flat_map(|(name, all)| all.iter().filter_map(|own| given(name, own)))
+            .collect(),
+        oci_properties: properties(pod),
     }
+}
+
+/// What plugins gave a pod to be applied, by the names of the gateway's table. That table's properties are every container's of the
+/// pod, so of a pod with several containers they are told and not applied. So is what came in company of what was asked for, and
+/// CPUs and memory nodes are nobody's to decide but this service's.
+fn properties(pod: &Pod) -> BTreeMap<String, String> {
+    let ([_], Some((name, all))) = (&pod.containers[..], pod.given.first_key_value()) else {
+        return BTreeMap::new();
+    };
+    let asked_for = all.iter().filter(|own| own.resource == own.plugin);
+    let mut properties = BTreeMap::new();
+    for given in asked_for.filter_map(|own| given(name, own)) {
+        properties.extend(given.envs.into_iter().map(|(name, value)| (format!("Env/{name}"), value)));
+        let annotations = given.annotations.into_iter();
+        properties.extend(annotations.map(|(name, value)| (format!("Annotations/{name}"), value)));
+        let decided_here = ["", "CpusetCpus", "CpusetMems"].contains(&given.oci_property_name.as_str());
+        if !decided_here && !given.result.is_empty() {
+            properties.insert(given.oci_property_name, given.result);
+        }
+    }
+    properties
+}
+
+/// What a plugin gave a container, as it is sent; `None` where its words cannot be understood any more.
+fn given(container: &str, given: &PluginAllocation) -> Option<orm::PluginAllocation> {
+    let info = ResourceAllocationInfo::decode(given.info.as_slice()).ok()?;
+    Some(orm::PluginAllocation {
+        container: container.to_owned(),
+        resource: given.resource.clone(),
+        plugin: given.plugin.clone(),
+        oci_property_name: info.oci_property_name,
+        result: info.allocation_result,
+        quantity: info.allocated_quantity,
+        envs: info.envs,
+        annotations: info.annotations,
+        nodes: given.nodes.iter().map(u64::from).collect(),
+    })
 }
 
 /// The containers that do not run as the main one does.

@@ -153,6 +153,7 @@ impl Manifest {
         let containers: Vec<Asked> =
             init.chain(app.iter().map(|own| own.asked(Role::App))).collect::<Result<_, _>>()?;
         Ok(PodRequest {
+            plugins: oxalyst_planner::pods::Plugins::default(),
             uid: "what-if".to_owned(),
             sandbox_id: "what-if".to_owned(),
             namespace: if namespace.is_empty() { "default".to_owned() } else { namespace },

@@ -19,7 +19,11 @@ pub fn socket_path(run_dir: &Path, service: &str) -> PathBuf {
 ///
 /// Give every call a deadline of its own: a peer that is stopped, not gone, answers nothing.
 pub fn connect(run_dir: &Path, service: &str) -> Channel {
-    let path = socket_path(run_dir, service);
+    connect_to(socket_path(run_dir, service))
+}
+
+/// The same to whoever serves at this socket.
+pub fn connect_to(path: PathBuf) -> Channel {
     Endpoint::from_static("http://mesh.local")
         .connect_timeout(Duration::from_secs(1))
         .connect_with_connector_lazy(service_fn(move |_: Uri| {

@@ -12,7 +12,7 @@ mod readiness;
 mod serve;
 
 pub use bind::{BindError, Bound};
-pub use connect::{MESSAGE_LIMIT, connect, socket_path};
+pub use connect::{MESSAGE_LIMIT, connect, connect_to, socket_path};
 pub use introspection::Facts;
 pub use process::run;
 pub use readiness::{Condition, Readiness};

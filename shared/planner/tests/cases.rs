@@ -68,6 +68,7 @@ fn with_memory(asked: Asked, gib: u64) -> Asked {
 
 fn pod(uid: &str, qos: QosLevel, containers: &[Asked]) -> PodRequest {
     PodRequest {
+        plugins: oxalyst_planner::pods::Plugins::default(),
         uid: uid.into(),
         sandbox_id: format!("{uid}-sandbox"),
         namespace: "default".into(),

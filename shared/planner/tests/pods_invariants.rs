@@ -210,6 +210,7 @@ impl World {
             memory: Some(Bytes(gib << 30)).filter(|bytes| bytes.0 > 0),
         };
         PodRequest {
+            plugins: oxalyst_planner::pods::Plugins::default(),
             uid: pod.to_string(),
             sandbox_id: format!("s{pod}"),
             namespace: "ns".into(),

@@ -85,35 +85,7 @@ impl Handler<Admit> for Allocations {
     type Result = MessageResult<Admit>;
 
     fn handle(&mut self, message: Admit, _: &mut Self::Context) -> Self::Result {
-        let Admit { request, spec, deadline_unix_ms, occasion } = message;
-        self.absent.heard(&request.pod_uid);
-        let outcome = self.admit(&request, spec, deadline_unix_ms, occasion);
-        MessageResult(match outcome {
-            Ok((placed, event)) => {
-                self.metrics.admitted();
-                orm::AdmitReply {
-                    generation: event.generation,
-                    outcome: placed.map(orm::admit_reply::Outcome::Placed),
-                    changed: event.placed.clone(),
-                    pools: event.pools.clone(),
-                }
-            }
-            Err(refusal) => {
-                tracing::info!(
-                    uid = request.pod_uid,
-                    pod = format!("{}/{}", request.namespace, request.name),
-                    reason = %refusal.reason,
-                    "refused: {refusal}"
-                );
-                self.metrics.refused(refusal.reason);
-                orm::AdmitReply {
-                    generation: self.ledger.generation(),
-                    outcome: Some(orm::admit_reply::Outcome::Refused(wire::refusal(&refusal))),
-                    changed: Vec::new(),
-                    pools: wire::pools(&self.state, &self.view()),
-                }
-            }
-        })
+        MessageResult(self.answer(message))
     }
 }
 
@@ -198,6 +170,39 @@ impl Handler<GetTopology> for Allocations {
 // === impl Allocations ===
 
 impl Allocations {
+    pub(super) fn answer(&mut self, message: Admit) -> Admitted {
+        let Admit { request, spec, deadline_unix_ms, occasion } = message;
+        self.absent.heard(&request.pod_uid);
+        match self.admit(&request, spec, deadline_unix_ms, occasion) {
+            Ok((placed, event)) => {
+                self.metrics.admitted();
+                orm::AdmitReply {
+                    generation: event.generation,
+                    outcome: placed.map(orm::admit_reply::Outcome::Placed),
+                    changed: event.placed.clone(),
+                    pools: event.pools.clone(),
+                }
+            }
+            Err(refusal) => self.refusing(&request, &refusal),
+        }
+    }
+
+    pub(super) fn refusing(&self, request: &SandboxRequest, refusal: &Refusal) -> Admitted {
+        tracing::info!(
+            uid = request.pod_uid,
+            pod = format!("{}/{}", request.namespace, request.name),
+            reason = %refusal.reason,
+            "refused: {refusal}"
+        );
+        self.metrics.refused(refusal.reason);
+        orm::AdmitReply {
+            generation: self.ledger.generation(),
+            outcome: Some(orm::admit_reply::Outcome::Refused(wire::refusal(refusal))),
+            changed: Vec::new(),
+            pools: wire::pools(&self.state, &self.view()),
+        }
+    }
+
     fn admit(
         &mut self,
         request: &SandboxRequest,
@@ -293,7 +298,13 @@ impl Allocations {
         (placed, Arc::new(event))
     }
 
-    fn refused(&self, request: &SandboxRequest, reason: Reason, rule: Rule, message: String) -> Refusal {
+    pub(super) fn refused(
+        &self,
+        request: &SandboxRequest,
+        reason: Reason,
+        rule: Rule,
+        message: String,
+    ) -> Refusal {
         Refusal {
             reason,
             rule,

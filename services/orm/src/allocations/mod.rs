@@ -6,6 +6,7 @@ mod import;
 mod machine;
 mod noting;
 mod open;
+mod plugged;
 mod storage;
 mod told;
 
@@ -14,6 +15,9 @@ pub use handlers::{
 };
 pub use noting::{Occasion, Snapshot, WhatIf};
 pub use open::OpenError;
+pub use plugged::{
+    Abandon, AdmitPlugged, Chosen, Due, IsHeld, Plugged, PluginNames, RefusePlugged, Removals, Removed,
+};
 pub use told::{ResizeContainer, SpecTold, SpecsTold};
 
 use std::borrow::Cow;
@@ -53,6 +57,7 @@ pub struct Allocations {
     unsaved: BTreeMap<String, Change>,
     absent: Absent,
     unmet: told::Unmet,
+    unheard: plugged::Unheard,
     events: broadcast::Sender<Arc<PlacementEvent>>,
     watch_period: Duration,
     storage_fault: Option<String>,
@@ -92,7 +97,10 @@ impl Allocations {
     ) -> Result<Arc<PlacementEvent>, CommitError> {
         let generation = self.ledger.generation();
         let changes = pods::record::changes(&plan, &self.rules);
-        self.commit(changes.into_iter().map(record::change), self.gives_away(&plan))?;
+        let plugins = self.for_plugins(&plan);
+        let changes = changes.into_iter().map(record::change).chain(Self::removal_changes(&plugins));
+        self.commit(changes, self.gives_away(&plan))?;
+        self.take_up_removals(plugins);
         // That the machine was looked at concerns every pod, and is worth remembering only if something came of it.
         let came_of_it = !plan.pods.is_empty() || plan.moved || plan.remembered.is_some();
         let (event, before) = self.publish(plan);

@@ -12,6 +12,7 @@ use tokio::sync::broadcast;
 use super::absent::Absent;
 use super::import;
 use super::machine::Watched;
+use super::plugged::Unheard;
 use super::{Allocations, EVENTS};
 use crate::decisions::{Decisions, Recorder};
 use crate::metrics::Metrics;
@@ -132,6 +133,7 @@ impl Allocations {
         );
         let mut allocations = Self {
             state: state(&ledger, &machine, &rules, reserved),
+            unheard: Unheard::read(&ledger),
             rules: Arc::new(rules),
             ledger,
             machine: Arc::new(machine),

@@ -13,5 +13,5 @@ pub use book::{SpecChange, Specs};
 pub use link::follow;
 pub use reader::{Reader, ReadingRules, ReadingRulesError};
 pub use request::{SpecFault, pod_request};
-pub use resource_names::{ResourceNames, ResourceNamesError};
+pub use resource_names::{Amount, NamedTwice, ResourceNames, ResourceNamesError};
 pub use spec::{Amounts, ContainerSpec, InPlace, PodSpec};

@@ -63,6 +63,11 @@ impl Reader {
         &self.specs
     }
 
+    /// Under which names resources are asked for.
+    pub fn names(&self) -> &ResourceNames {
+        &self.rules.names
+    }
+
     /// The sandbox with its annotations as they are understood here.
     pub fn sandbox(&self, sandbox: Sandbox) -> Sandbox {
         Sandbox { annotations: self.rules.qos.understood(&sandbox.annotations), ..sandbox }

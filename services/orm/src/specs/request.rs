@@ -48,6 +48,7 @@ pub fn pod_request(
     let whole = spec.whole.as_ref().and_then(|whole| whole.cpu);
     let request = Some(whole.unwrap_or(own)).filter(|request| *request > MilliCpu(0));
     Ok(PodRequest {
+        plugins: oxalyst_planner::pods::Plugins::default(),
         uid: spec.uid.clone(),
         sandbox_id: sandbox_id.to_owned(),
         namespace: spec.namespace.clone(),
@@ -83,6 +84,7 @@ fn asked(spec: &PodSpec, container: &ContainerSpec, names: &ResourceNames) -> Re
     let fault = |fault| SpecFault { container: container.name.clone(), fault };
     let (mut cpu, mut memory) =
         (names.cpu(&container.asked).map_err(fault)?, names.memory(&container.asked).map_err(fault)?);
+    names.all(&container.asked).map_err(fault)?;
     let mut limit = container.asked.limit;
     if spec.in_place == InPlace::NotTaken {
         // What is proposed holds only once the kubelet has taken it up; until then what it set aside before does.

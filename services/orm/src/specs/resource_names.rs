@@ -1,4 +1,4 @@
-//! Under which names CPUs and memory are asked for.
+//! Under which names CPUs, memory and what plugins give out are asked for.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,26 +14,27 @@ const MEMORY: &str = "memory";
 /// How names of resources end that are counted in thousandths of a CPU.
 const MILLI: &str = "millicpu";
 
-/// Names of resources, each with the resource that is meant: `cpu` or `memory`.
+/// Names of resources, each with the resource that is meant: `cpu`, `memory`, or one that a plugin gives out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResourceNames(BTreeMap<String, &'static str>);
+pub struct ResourceNames(BTreeMap<String, String>);
+
+/// What a container asks for of one resource, under the name that it asks by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Amount {
+    /// The name that the spec has.
+    pub name: String,
+    /// In units of that name; CPUs in whole ones, memory in bytes.
+    pub quantity: f64,
+}
 
 /// Something that is no map of names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResourceNamesError {
     /// Not of the form `name=name`.
     #[error(
-        "orm_resource_names_map has {0:?}: write requested-name=cpu or requested-name=memory, separated by commas"
+        "orm_resource_names_map has {0:?}: write requested-name=cpu, =memory or =the name of a plugin's resource, separated by commas"
     )]
     NoPair(String),
-    /// Mapped to something that is not served.
-    #[error("orm_resource_names_map maps {name:?} to {to:?}: only cpu and memory are served")]
-    Unserved {
-        /// The requested name.
-        name: String,
-        /// What it is mapped to.
-        to: String,
-    },
     /// The same name twice.
     #[error("orm_resource_names_map names {0:?} twice")]
     Twice(String),
@@ -43,7 +44,7 @@ pub enum ResourceNamesError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("asks for {resource} under two names, {first} and {second}: keep one of them")]
 pub struct NamedTwice {
-    resource: &'static str,
+    resource: String,
     first: String,
     second: String,
 }
@@ -62,7 +63,11 @@ impl Default for ResourceNames {
     /// The names by which Katalyst's scheduler gives out reclaimed CPUs and memory.
     fn default() -> Self {
         let names = [("reclaimed_millicpu", CPU), ("reclaimed_memory", MEMORY)];
-        Self(names.map(|(name, means)| (format!("resource.katalyst.kubewharf.io/{name}"), means)).into())
+        Self(
+            names
+                .map(|(name, means)| (format!("resource.katalyst.kubewharf.io/{name}"), means.to_owned()))
+                .into(),
+        )
     }
 }
 
@@ -77,18 +82,13 @@ impl ResourceNames {
             let no_pair = || ResourceNamesError::NoPair(pair.to_owned());
             let (name, to) = pair.split_once('=').ok_or_else(no_pair)?;
             let (name, to) = (name.trim().to_owned(), to.trim());
-            if name.is_empty() {
+            if name.is_empty() || to.is_empty() {
                 return Err(no_pair());
             }
-            let means = match to {
-                CPU => CPU,
-                MEMORY => MEMORY,
-                _ => return Err(ResourceNamesError::Unserved { name, to: to.to_owned() }),
-            };
             if names.contains_key(&name) {
                 return Err(ResourceNamesError::Twice(name));
             }
-            names.insert(name, means);
+            names.insert(name, to.to_owned());
         }
         Ok(Self(names))
     }
@@ -114,20 +114,44 @@ impl ResourceNames {
         one(MEMORY, plain.into_iter().chain(mapped))
     }
 
+    /// All that is asked for, by the resource that is meant. What is zero is not asked for.
+    ///
+    /// # Errors
+    /// One resource is asked for under two names.
+    #[allow(clippy::cast_precision_loss, reason = "a plugin is told quantities as floating-point numbers")]
+    pub fn all(&self, amounts: &Amounts) -> Result<BTreeMap<String, Amount>, NamedTwice> {
+        let cpu = amounts.cpu.map(|cpu| (CPU.to_owned(), cpu.0 as f64 / 1000.0));
+        let memory = amounts.memory.map(|bytes| (MEMORY.to_owned(), bytes.0 as f64));
+        let extended = amounts.extended.iter().map(|(name, n)| (name.clone(), *n as f64));
+        let mut all: BTreeMap<String, Amount> = BTreeMap::new();
+        for (name, quantity) in cpu.into_iter().chain(memory).chain(extended) {
+            let means = self.0.get(&name).unwrap_or(&name).clone();
+            if let Some(first) = all.get(&means) {
+                return Err(NamedTwice { resource: means, first: first.name.clone(), second: name });
+            }
+            all.insert(means, Amount { name, quantity });
+        }
+        all.retain(|_, amount| amount.quantity > 0.0);
+        Ok(all)
+    }
+
     fn mapped<'a>(&self, amounts: &'a Amounts, means: &'static str) -> impl Iterator<Item = (&'a str, u64)> {
-        let names = amounts.extended.iter().filter(move |(name, _)| self.0.get(*name) == Some(&means));
+        let meant = move |name: &String| self.0.get(name).is_some_and(|to| to == means);
+        let names = amounts.extended.iter().filter(move |(name, _)| meant(name));
         names.map(|(name, n)| (name.as_str(), *n))
     }
 }
 
 fn one<'a, T>(
-    resource: &'static str,
+    resource: &str,
     mut asked: impl Iterator<Item = (&'a str, T)>,
 ) -> Result<Option<T>, NamedTwice> {
     match (asked.next(), asked.next()) {
-        (Some((first, _)), Some((second, _))) => {
-            Err(NamedTwice { resource, first: first.to_owned(), second: second.to_owned() })
-        }
+        (Some((first, _)), Some((second, _))) => Err(NamedTwice {
+            resource: resource.to_owned(),
+            first: first.to_owned(),
+            second: second.to_owned(),
+        }),
         (first, _) => Ok(first.map(|(_, amount)| amount)),
     }
 }
@@ -174,6 +198,19 @@ mod tests {
     }
 
     #[test]
+    fn o1_a_plugin_is_told_the_quantity_under_the_name_that_was_asked_by() {
+        let all = ResourceNames::default().all(&asks(&[(MILLICPU, 2000), ("vendor.io/gpu", 0)])).unwrap();
+        assert_eq!(all, [("cpu".to_owned(), Amount { name: MILLICPU.to_owned(), quantity: 2000.0 })].into());
+    }
+
+    #[test]
+    fn o2_a_resource_of_a_plugin_under_two_names_is_a_fault() {
+        let names = ResourceNames::parse("vendor.io/millig=vendor.io/g").unwrap();
+        let fault = names.all(&asks(&[("vendor.io/g", 1), ("vendor.io/millig", 5)])).unwrap_err().to_string();
+        assert!(fault.contains("vendor.io/g,") || fault.contains("vendor.io/g and"), "{fault}");
+    }
+
+    #[test]
     fn what_is_written_is_read_back() {
         let names = ResourceNames::default();
         assert_eq!(ResourceNames::parse(&names.to_string()), Ok(names));
@@ -182,7 +219,7 @@ mod tests {
     #[test]
     fn what_cannot_be_understood_is_named() {
         for (text, named) in
-            [("cpu", "\"cpu\""), ("=cpu", "\"=cpu\""), ("a=gpu", "\"gpu\""), ("a=cpu,a=cpu", "twice")]
+            [("cpu", "\"cpu\""), ("=cpu", "\"=cpu\""), ("a=", "\"a=\""), ("a=cpu,a=cpu", "twice")]
         {
             let error = ResourceNames::parse(text).unwrap_err().to_string();
             assert!(error.contains(named) && error.starts_with("orm_resource_names_map"), "{error}");

@@ -3,10 +3,12 @@
 use super::StepError;
 use crate::{
     plan::Stage,
-    pods::{Asked, PodRequest, SandboxRequest, Told},
+    pods::{Asked, Plugins, PodRequest, SandboxRequest, Told, record},
+    topology_manager::{Hint, Provider},
 };
-use oxalyst_proto::orm::v1::{DecisionAskedContainer, JoinStep, SandboxStep};
+use oxalyst_proto::orm::v1::{DecisionAskedContainer, JoinStep, PluginVoice, SandboxStep, plugin_voice};
 use oxalyst_units::{Bytes, MilliCpu};
+use std::collections::BTreeSet;
 
 const SANDBOX: &str = "sandbox";
 const CONTAINER: &str = "container";
@@ -29,6 +31,7 @@ pub(super) fn encode_sandbox(request: &SandboxRequest) -> SandboxStep {
         }
         .to_owned(),
         now_unix_ms: request.now_unix_ms,
+        plugins_unasked: request.plugins_unasked,
     }
 }
 
@@ -50,6 +53,7 @@ pub(super) fn decode_sandbox(step: &SandboxStep) -> Result<SandboxRequest, StepE
             _ => return Err(StepError::Unknown),
         },
         now_unix_ms: step.now_unix_ms,
+        plugins_unasked: step.plugins_unasked,
     })
 }
 
@@ -69,6 +73,7 @@ pub(super) fn encode_pod(pod: &PodRequest) -> JoinStep {
         open: pod.told.open,
         flags: pod.flags.iter().map(ToString::to_string).collect(),
         containers: pod.containers.iter().map(encode_container).collect(),
+        plugins: encode_plugins(&pod.plugins),
         now_unix_ms: pod.now_unix_ms,
     }
 }
@@ -100,6 +105,7 @@ pub(super) fn decode_pod(step: &JoinStep) -> Result<PodRequest, StepError> {
         },
         flags: step.flags.iter().map(|flag| flag.parse()).collect::<Result<_, _>>()?,
         containers: step.containers.iter().map(container).collect::<Result<_, _>>()?,
+        plugins: decode_plugins(&step.plugins)?,
         now_unix_ms: step.now_unix_ms,
     })
 }
@@ -112,4 +118,49 @@ pub(super) fn encode_container(asked: &Asked) -> DecisionAskedContainer {
         limit_milli_cpu: asked.limit.map(|milli| milli.0),
         memory_bytes: asked.memory.map(|bytes| bytes.0),
     }
+}
+
+fn encode_plugins(plugins: &Plugins) -> Vec<PluginVoice> {
+    let hint = |hint: &Hint| plugin_voice::Hint {
+        nodes: hint.mask.as_ref().map(ToString::to_string),
+        preferred: hint.preferred,
+    };
+    let hints = |provider: &Provider| {
+        let of = |(resource, hints): (&String, &Option<Vec<Hint>>)| plugin_voice::Hints {
+            resource: resource.clone(),
+            listed: hints.is_some(),
+            hints: hints.iter().flatten().map(hint).collect(),
+        };
+        provider.iter().map(of).collect()
+    };
+    let containers: BTreeSet<&String> = plugins.hints.keys().chain(plugins.given.keys()).collect();
+    let voice = |container: &String| PluginVoice {
+        container: container.clone(),
+        hints: plugins.hints.get(container).map(hints).unwrap_or_default(),
+        given: plugins.given.get(container).into_iter().flatten().map(record::plugin_entry).collect(),
+    };
+    containers.into_iter().map(voice).collect()
+}
+
+fn decode_plugins(voices: &[PluginVoice]) -> Result<Plugins, StepError> {
+    let hint = |hint: &plugin_voice::Hint| {
+        let mask = hint.nodes.as_ref().map(|nodes| nodes.parse()).transpose()?;
+        Ok::<_, StepError>(Hint { mask, preferred: hint.preferred })
+    };
+    let mut plugins = Plugins::default();
+    for voice in voices {
+        let mut provider = Provider::new();
+        for told in &voice.hints {
+            let hints: Vec<Hint> = told.hints.iter().map(hint).collect::<Result<_, _>>()?;
+            provider.insert(told.resource.clone(), told.listed.then_some(hints));
+        }
+        if !provider.is_empty() {
+            plugins.hints.insert(voice.container.clone(), provider);
+        }
+        let given: Vec<_> = voice.given.iter().cloned().map(record::given).collect::<Result<_, _>>()?;
+        if !given.is_empty() {
+            plugins.given.insert(voice.container.clone(), given);
+        }
+    }
+    Ok(plugins)
 }

@@ -69,6 +69,7 @@ pub(super) fn refusing(rule: &str) -> &'static str {
         "placement" => "what was agreed on has to be there",
         "others-keep-cpus" => "everybody else keeps a CPU",
         "running-stays" => "what runs keeps its NUMA nodes, and its having a set of its own or not",
+        "plugin" => "a plugin has to have what is asked of it, and to say so in time",
         "deadline" => "nobody waits for the answer any more",
         "durable" => "exclusive CPUs are given only when that is durable",
         _ => "",

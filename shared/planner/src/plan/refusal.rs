@@ -44,6 +44,8 @@ closed_set! {
         Expired = "expired",
         /// The decision cannot be made durable.
         Storage = "storage",
+        /// A resource plugin does not answer, or does not give what it had offered.
+        Unavailable = "unavailable",
     }
 }
 
@@ -68,6 +70,8 @@ closed_set! {
         OthersKeepCpus = "others-keep-cpus",
         /// A running container keeps its NUMA nodes, and its having a set of its own or not.
         RunningStays = "running-stays",
+        /// A resource plugin has what is asked of it, and says so in time.
+        Plugin = "plugin",
         /// Nobody waits for the answer any more.
         Deadline = "deadline",
         /// Exclusive CPUs are given only when that is durable.

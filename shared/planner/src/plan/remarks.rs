@@ -33,6 +33,8 @@ closed_set! {
         MemoryShort = "memory-short",
         /// The pod's pool has no CPU left: it runs on reserved CPUs, or where there are none, on those of others.
         PoolEmpty = "pool-empty",
+        /// What the pod asks of resource plugins was not known when it was decided: it has nothing of them.
+        PluginsUnasked = "plugins-unasked",
     }
 }
 

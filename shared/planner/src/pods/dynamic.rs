@@ -1,6 +1,6 @@
 //! Containers join under the dynamic policy.
 
-use super::{Asked, Pod, Refusal, Role, Rules, State, Trace, join::unaligned, refuse};
+use super::{Asked, Plugins, Pod, Refusal, Role, Rules, State, Trace, join::unaligned, refuse};
 use crate::{
     plan::{Reason, Rule},
     policy::{self, ContainerId, ContainerKind, Kind, Options, Wishes, memory},
@@ -22,25 +22,26 @@ pub(super) struct Joining<'a> {
     pub(super) memory_options: memory::Options,
     pub(super) supply: memory::Supply,
     pub(super) pod: &'a Pod,
+    pub(super) plugins: Option<&'a Plugins>,
     pub(super) resize: bool,
 }
 
 /// Gives the main container its place, and then the others theirs beside it. Plain init and ephemeral containers have no entry:
-/// they run where the main container does.
+/// they run where the main container does, and take part only with what plugins say of them.
 pub(super) fn join(
     after: &mut State,
     machine: &Machine,
     rules: &Rules,
     options: &Options,
     pod: &Pod,
-    new: &[Asked],
+    (new, plugins): (&[Asked], &Plugins),
     trace: &mut Trace,
 ) -> Result<(), Refusal> {
-    let has_entry =
-        |asked: &&Asked| pod.is_main(&asked.name) || matches!(asked.role, Role::App | Role::RestartableInit);
-    let mut order: Vec<Asked> = new.iter().filter(has_entry).cloned().collect();
+    let takes_part = |asked: &&Asked| pod.has_entry(asked) || plugins.of(asked).is_some();
+    let mut order: Vec<Asked> = new.iter().filter(takes_part).cloned().collect();
     order.sort_by_key(|asked| !pod.is_main(&asked.name));
     let mut joining = Joining::new(after, machine, rules, options, pod);
+    joining.plugins = Some(plugins);
     let policy = joining.topology(rules);
     trace
         .align(rules.scope, &policy, &rules.nodes(machine), &order, &mut joining)
@@ -66,6 +67,7 @@ impl<'a> Joining<'a> {
             memory_options: rules.memory_options(),
             supply: rules.supply(machine),
             pod,
+            plugins: None,
             resize: false,
         }
     }
@@ -191,13 +193,25 @@ impl Containers<Asked> for Joining<'_> {
 
     fn hints(&mut self, subject: Subject<'_, Asked>) -> Result<Vec<Provider>, Refusal> {
         match subject {
-            Subject::Container(asked) => self.providers(asked),
+            Subject::Container(asked) => {
+                let mut providers = self.providers(asked)?;
+                providers.extend(self.plugins.and_then(|plugins| plugins.of(asked)).cloned());
+                Ok(providers)
+            }
             // One set a pod: its totals are its main container's.
-            Subject::Pod(all) => all.first().map_or_else(|| Ok(Vec::new()), |main| self.providers(main)),
+            Subject::Pod(all) => {
+                let main = all.first().map_or_else(|| Ok(Vec::new()), |main| self.providers(main));
+                let mut providers = main?;
+                providers.extend(self.plugins.into_iter().flat_map(|plugins| plugins.of_all(all)));
+                Ok(providers)
+            }
         }
     }
 
     fn place(&mut self, asked: &Asked, merged: &Merged) -> Result<(), Refusal> {
+        if !self.pod.has_entry(asked) {
+            return Ok(());
+        }
         self.place_cpus(asked, &merged.hint(CPU))?;
         self.place_memory(asked, &self.memory_hint(asked, merged))
     }
@@ -222,6 +236,11 @@ impl State {
 // === impl Pod ===
 
 impl Pod {
+    /// Whether the container has a place of its own among those who have CPUs and memory.
+    fn has_entry(&self, asked: &Asked) -> bool {
+        self.is_main(&asked.name) || matches!(asked.role, Role::App | Role::RestartableInit)
+    }
+
     fn is_bound_shared(&self) -> bool {
         self.served == QosLevel::Shared && self.served_wishes().numa_binding()
     }

@@ -1,7 +1,8 @@
 //! A pod starts, or containers join one that is known.
 
 use super::{
-    Asked, CpuPolicy, Pod, PodRequest, Refusal, Role, Rules, State, Trace, dynamic, native, refuse, settled,
+    Asked, CpuPolicy, Given, Pod, PodRequest, Refusal, Role, Rules, State, Trace, dynamic, native, refuse,
+    settled,
 };
 use crate::{
     plan::{Flag, Reason, Rule},
@@ -29,6 +30,7 @@ pub(super) fn admit(
         Some(known) => Pod { sandbox_id: request.sandbox_id.clone(), ..Pod::clone(known) },
         None => draft(request),
     };
+    pod.given.extend(request.plugins.given.clone());
     let mut new: Vec<Asked> = Vec::new();
     for asked in &request.containers {
         if pod.container(&asked.name).is_none() {
@@ -48,8 +50,12 @@ pub(super) fn admit(
     }
     if !pod.node_agent {
         match &rules.cpu_policy {
-            CpuPolicy::Dynamic(options) => dynamic::join(after, machine, rules, options, &pod, &new, trace)?,
-            CpuPolicy::Native(native) => native::join(after, machine, rules, *native, &pod, &new, trace)?,
+            CpuPolicy::Dynamic(options) => {
+                dynamic::join(after, machine, rules, options, &pod, (&new, &request.plugins), trace)?;
+            }
+            CpuPolicy::Native(native) => {
+                native::join(after, machine, rules, *native, &pod, (&new, &request.plugins), trace)?;
+            }
         }
     }
     settled::settle(after, machine, rules);
@@ -76,6 +82,7 @@ fn draft(request: &PodRequest) -> Pod {
         containers: Vec::new(),
         told: request.told.clone(),
         flags,
+        given: Given::new(),
         since_unix_ms: request.now_unix_ms,
     }
 }
@@ -92,7 +99,11 @@ pub(super) fn unaligned(unaligned: Unaligned<Refusal>, rules: &Rules, pod: &Pod,
                 _ => format!("pod {}", pod.full_name()),
             };
             if let Some(resource) = impossible(&providers) {
-                let rule = if resource == dynamic::MEMORY { Rule::MemoryRoom } else { Rule::CpuRoom };
+                let rule = match resource {
+                    dynamic::MEMORY => Rule::MemoryRoom,
+                    dynamic::CPU => Rule::CpuRoom,
+                    _ => Rule::Plugin,
+                };
                 return refuse(
                     Reason::Insufficient,
                     rule,

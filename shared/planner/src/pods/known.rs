@@ -1,6 +1,6 @@
 //! Pods that somebody else has placed, an earlier version or another allocator: they keep what they have.
 
-use super::{Asked, Class, CpuPolicy, Plan, Pod, Role, Rules, State, Told, settled};
+use super::{Asked, Class, CpuPolicy, Given, Plan, Pod, Role, Rules, State, Told, settled};
 use crate::{
     plan::Flag,
     policy::{self, ContainerId, ContainerKind, DEDICATED, RECLAIM, SHARE, Wishes, memory},
@@ -87,6 +87,7 @@ fn put(after: &mut State, machine: &Machine, rules: &Rules, known: &KnownPod) {
         containers: known.containers.iter().map(|(asked, _)| asked.clone()).collect(),
         told: known.told.clone(),
         flags: known.flags.clone(),
+        given: Given::new(),
         since_unix_ms: known.since_unix_ms,
     };
     if !pod.node_agent {

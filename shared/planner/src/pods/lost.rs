@@ -1,6 +1,6 @@
 //! The machine, its memory or the reserved CPUs are others than before.
 
-use super::{CpuPolicy, Pod, PodRequest, Rules, State, Trace, join, settled};
+use super::{CpuPolicy, Plugins, Pod, PodRequest, Rules, State, Trace, join, settled};
 use crate::{
     plan::Flag,
     policy::{SHARE, Wishes, memory},
@@ -73,6 +73,7 @@ fn place_anew(after: &mut State, machine: &Machine, rules: &Rules, pod: &Arc<Pod
         told: pod.told.clone(),
         flags: BTreeSet::new(),
         containers: moving,
+        plugins: Plugins::default(),
         now_unix_ms: pod.since_unix_ms,
     };
     if join::admit(&mut attempt, machine, rules, &request, &mut Trace::off()).is_ok() {

@@ -20,6 +20,7 @@ mod native;
 mod native_memory;
 mod outcome;
 mod placement;
+mod plugins;
 mod pool;
 mod promote;
 pub mod record;
@@ -40,6 +41,7 @@ pub use outcome::Plan;
 pub use placement::{
     ContainerPlacement, PodPlacement, free_per_node, placement_of, placements, placements_of, pools,
 };
+pub use plugins::{Given, PluginAllocation, Plugins};
 pub use pool::{Pool, SYSTEM, pools as shown_pools};
 pub use promote::promote;
 pub use released::Released;

@@ -1,7 +1,7 @@
 //! Containers join under the native policy.
 
 use super::{
-    Asked, Class, Native, Pod, Refusal, Role, Rules, State, Trace,
+    Asked, Class, Native, Plugins, Pod, Refusal, Role, Rules, State, Trace,
     dynamic::{CPU, MEMORY},
     join::unaligned,
     native_memory::{Room, take_over},
@@ -27,6 +27,7 @@ pub(super) struct Joining<'a> {
     pub(super) native: Native,
     pub(super) supply: memory::Supply,
     pub(super) pod: &'a Pod,
+    pub(super) plugins: Option<&'a Plugins>,
 }
 
 /// Gives each container its place, init containers first.
@@ -36,16 +37,17 @@ pub(super) fn join(
     rules: &Rules,
     native: Native,
     pod: &Pod,
-    new: &[Asked],
+    (new, plugins): (&[Asked], &Plugins),
     trace: &mut Trace,
 ) -> Result<(), Refusal> {
-    let mut order = new.to_vec();
+    let mut order: Vec<Asked> = new.to_vec();
     order.sort_by_key(|asked| match asked.role {
         Role::Init | Role::RestartableInit => 0,
         Role::App => 1,
         Role::Ephemeral => 2,
     });
-    let mut joining = Joining { after, machine, native, supply: rules.supply(machine), pod };
+    let mut joining =
+        Joining { after, machine, native, supply: rules.supply(machine), pod, plugins: Some(plugins) };
     trace
         .align(rules.scope, &rules.topology, &rules.nodes(machine), &order, &mut joining)
         .map_err(|error| unaligned(error, rules, pod, &order))
@@ -195,12 +197,19 @@ impl Containers<Asked> for Joining<'_> {
 
     fn hints(&mut self, subject: Subject<'_, Asked>) -> Result<Vec<Provider>, Refusal> {
         match subject {
-            Subject::Container(asked) => self.hints_for(self.need(asked), self.bytes(asked)),
-            Subject::Pod(_) => {
+            Subject::Container(asked) => {
+                let mut providers = self.hints_for(self.need(asked), self.bytes(asked))?;
+                providers.extend(self.plugins.and_then(|plugins| plugins.of(asked)).cloned());
+                Ok(providers)
+            }
+            Subject::Pod(all) => {
                 let need = self.pod.total(|asked| self.need(asked).unwrap_or_default() as u64);
                 let bytes = self.pod.total(|asked| self.bytes(asked).unwrap_or_default().0);
                 let need = usize::try_from(need).unwrap_or(usize::MAX);
-                self.hints_for(Some(need).filter(|need| *need > 0), Some(Bytes(bytes)).filter(|b| b.0 > 0))
+                let bytes = Some(Bytes(bytes)).filter(|b| b.0 > 0);
+                let mut providers = self.hints_for(Some(need).filter(|need| *need > 0), bytes)?;
+                providers.extend(self.plugins.into_iter().flat_map(|plugins| plugins.of_all(all)));
+                Ok(providers)
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Dedicated pods that run in the shared pool because there was no room: they get their set as soon as there is.
 
-use super::{CpuPolicy, Plan, Pod, PodRequest, Rules, State, Trace, join, settled};
+use super::{CpuPolicy, Plan, Plugins, Pod, PodRequest, Rules, State, Trace, join, settled};
 use crate::plan::Flag;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
@@ -39,6 +39,7 @@ pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
             told: pod.told.clone(),
             flags,
             containers: pod.containers.clone(),
+            plugins: Plugins { given: pod.given.clone(), ..Plugins::default() },
             now_unix_ms: pod.since_unix_ms,
         };
         if join::admit(&mut attempt, &machine, rules, &request, &mut Trace::off()).is_ok() {

@@ -1,6 +1,6 @@
 //! What the ledger holds of whole pods.
 
-use super::{Asked, CpuPolicy, Plan, Pod, Rules, State, Told, settled};
+use super::{Asked, CpuPolicy, Given, Plan, PluginAllocation, Pod, Rules, State, Told, settled};
 use crate::{
     plan::UnknownWord,
     policy::{
@@ -9,8 +9,8 @@ use crate::{
     },
 };
 use oxalyst_proto::orm::v1::{
-    AllocationRecord, Amount, ContainerRecord, CpuEntry, MemoryEntry, PoolsRecord, RememberedRecord, Wish,
-    pools_record, remembered_record,
+    AllocationRecord, Amount, ContainerRecord, CpuEntry, MemoryEntry, PluginEntry, PoolsRecord,
+    RememberedRecord, Wish, pools_record, remembered_record,
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask, ParseSetError};
@@ -223,6 +223,7 @@ pub fn encode(state: &State, pod: &Pod) -> Vec<u8> {
             memory_bytes: asked.memory.map(|bytes| bytes.0),
             cpus: state.cpus.containers.get(&id).map(|own| cpu_entry(own)),
             memory: state.memory.containers.get(&id).map(|own| memory_entry(own)),
+            plugins: pod.given.get(&asked.name).into_iter().flatten().map(plugin_entry).collect(),
         }
     };
     AllocationRecord {
@@ -245,6 +246,22 @@ pub fn encode(state: &State, pod: &Pod) -> Vec<u8> {
         open: pod.told.open,
     }
     .encode_to_vec()
+}
+
+/// What a plugin gave, as a message.
+pub(crate) fn plugin_entry(given: &PluginAllocation) -> PluginEntry {
+    PluginEntry {
+        resource: given.resource.clone(),
+        plugin: given.plugin.clone(),
+        nodes: given.nodes.to_string(),
+        info: given.info.clone(),
+    }
+}
+
+/// What a plugin gave, from a message.
+pub(crate) fn given(entry: PluginEntry) -> Result<PluginAllocation, ParseSetError> {
+    let nodes = if entry.nodes.is_empty() { NumaMask::new() } else { entry.nodes.parse()? };
+    Ok(PluginAllocation { resource: entry.resource, plugin: entry.plugin, nodes, info: entry.info })
 }
 
 fn cpu_entry(own: &policy::Container) -> CpuEntry {
@@ -309,6 +326,7 @@ fn decode(state: &mut State, bytes: &[u8]) -> Result<(), RecordError> {
         main: record.main,
         containers: Vec::new(),
         flags: record.flags.iter().map(|word| word.parse()).collect::<Result<_, _>>()?,
+        given: Given::new(),
         since_unix_ms: record.since_unix_ms,
         told: Told {
             request: record.request_milli.map(MilliCpu),
@@ -325,6 +343,10 @@ fn decode(state: &mut State, bytes: &[u8]) -> Result<(), RecordError> {
         }
         if let Some(entry) = container.memory {
             memory.push((id, Arc::new(decode_memory(&pod, entry)?)));
+        }
+        if !container.plugins.is_empty() {
+            let all = container.plugins.into_iter().map(given).collect::<Result<_, _>>()?;
+            pod.given.insert(container.name.clone(), all);
         }
         pod.containers.push(Asked {
             name: container.name,

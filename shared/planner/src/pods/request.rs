@@ -1,6 +1,6 @@
 //! What is to happen.
 
-use super::{Class, Role};
+use super::{Class, Plugins, Role};
 use crate::{
     plan::{DecidedBy, Flag, RequestSource, Stage},
     policy::Wishes,
@@ -66,6 +66,8 @@ pub struct PodRequest {
     pub flags: BTreeSet<Flag>,
     /// Its containers, init containers in the order in which they run. One that is known already is passed over.
     pub containers: Vec<Asked>,
+    /// What resource plugins say of its containers, and gave them.
+    pub plugins: Plugins,
     /// Now, milliseconds since the Unix epoch.
     pub now_unix_ms: i64,
 }
@@ -138,6 +140,8 @@ pub struct SandboxRequest {
     pub request_source: RequestSource,
     /// How far the pod has come.
     pub stage: Stage,
+    /// Whether the node has resource plugins, and what the pod asks of them is not known.
+    pub plugins_unasked: bool,
     /// Now, milliseconds since the Unix epoch.
     pub now_unix_ms: i64,
 }

@@ -123,7 +123,7 @@ fn of_own(
     let id = ContainerId::new(pod.uid.as_str(), new.name.as_str());
     let Some(known) = after.cpus.containers.get(&id).cloned() else { return Ok(()) };
     let supply = rules.supply(machine);
-    let mut joining = native::Joining { after, machine, native, supply, pod };
+    let mut joining = native::Joining { after, machine, native, supply, pod, plugins: None };
     let mut entry = (*known).clone();
     entry.request = new.cpu.unwrap_or_default();
     if old.cpu != new.cpu {

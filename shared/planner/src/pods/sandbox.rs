@@ -1,8 +1,8 @@
 //! Pods as their sandboxes tell them: by what they ask for in total, before their containers are known.
 
 use super::{
-    Asked, Plan, PodRequest, Refusal, Role, Rules, RunningSandbox, SandboxRequest, State, Told, Trace, ended,
-    join, refuse, settled, wording,
+    Asked, Given, Plan, PodRequest, Refusal, Role, Rules, RunningSandbox, SandboxRequest, State, Told, Trace,
+    ended, join, refuse, settled, wording,
 };
 use crate::{
     plan::{DecidedBy, Flag, Reason, RequestSource, Rule, Stage},
@@ -292,6 +292,7 @@ fn without_room(state: &State, machine: &Machine, rules: &Rules, request: &Sandb
         containers: pod.containers,
         told: Told { open: false, ..pod.told },
         flags: pod.flags,
+        given: Given::new(),
         since_unix_ms: pod.now_unix_ms,
     };
     let entry = crate::policy::Container {
@@ -325,8 +326,12 @@ pub fn understood(request: &SandboxRequest, decided_by: DecidedBy) -> PodRequest
     if !faults.is_empty() {
         flags.insert(Flag::EnhancementInvalid);
     }
+    if request.plugins_unasked {
+        flags.insert(Flag::PluginsUnasked);
+    }
     let asked = request.milli_cpu();
     PodRequest {
+        plugins: super::Plugins::default(),
         uid: request.pod_uid.clone(),
         sandbox_id: request.sandbox_id.clone(),
         namespace: request.namespace.clone(),

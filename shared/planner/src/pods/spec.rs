@@ -5,7 +5,7 @@ use super::{
     sandbox, sandbox::ALL, settled, wording,
 };
 use crate::{
-    plan::{Reason, Rule, exclusive_cpus},
+    plan::{Flag, Reason, Rule, exclusive_cpus},
     policy::{self, ContainerId, ContainerKind, memory},
     topology_manager::Hint,
 };
@@ -111,6 +111,9 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
             .then_some(after);
     }
     let mut pod = Pod { containers: request.containers.clone(), ..Pod::clone(known) };
+    if !request.flags.contains(&Flag::PluginsUnasked) {
+        pod.flags.remove(&Flag::PluginsUnasked);
+    }
     pod.settle_main();
     pod.told.source = request.told.source;
     pod.told.request = request.told.request.or(pod.told.request);
@@ -126,7 +129,16 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
         _ if pod.node_agent => {}
         CpuPolicy::Dynamic(options) => {
             account_memory(&mut after, machine, rules, options, &pod, &main);
-            dynamic::join(&mut after, machine, rules, options, &pod, &others, &mut Trace::off()).ok()?;
+            dynamic::join(
+                &mut after,
+                machine,
+                rules,
+                options,
+                &pod,
+                (&others, &request.plugins),
+                &mut Trace::off(),
+            )
+            .ok()?;
             keep_pace(&mut after, &pod);
         }
         // Each container has a set of its own there: one for all of them cannot be divided under what runs.

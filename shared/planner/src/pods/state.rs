@@ -1,6 +1,6 @@
 //! What is held.
 
-use super::{Asked, Released, Told};
+use super::{Asked, Given, Released, Told};
 use crate::{
     grouped::{Alike, Grouped},
     plan::{Flag, words::closed_set},
@@ -52,6 +52,8 @@ pub struct Pod {
     pub told: Told,
     /// How it deviates from what was asked. Deviations that come and go with the machine are derived.
     pub flags: BTreeSet<Flag>,
+    /// What resource plugins gave its containers.
+    pub given: Given,
     /// When it was first admitted, milliseconds since the Unix epoch.
     pub since_unix_ms: i64,
 }

@@ -191,6 +191,7 @@ impl AdmitText {
             })
         };
         Ok(PodRequest {
+            plugins: oxalyst_planner::pods::Plugins::default(),
             uid: self.pod.clone(),
             sandbox_id: format!("sandbox-{}", self.pod),
             namespace: "default".to_owned(),

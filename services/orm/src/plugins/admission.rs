@@ -1,0 +1,227 @@
+//! A pod that asks for what plugins give: hints, one merge, and what came out of it given.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::future::join_all;
+use oxalyst_planner::pods::{PluginAllocation, PodRequest, SandboxRequest};
+use oxalyst_planner::topology_manager::{Hint, Provider, Scope};
+use oxalyst_proto::orm::v1::AdmitReply;
+use oxalyst_proto::orm::v1::admit_reply::Outcome;
+use oxalyst_proto::resourceplugin::v1alpha1::ResourceAllocationInfo;
+use prost::Message as _;
+use tokio::time::{Instant, timeout_at};
+use tonic::Status;
+
+use super::asks::{hints, told, voice};
+use super::{Ask, Plugin, PluginError, Plugins, removal};
+use crate::allocations::{Abandon, AdmitPlugged, Chosen, Occasion, Plugged, RefusePlugged};
+use crate::allocator::Face;
+use crate::specs::PodSpec;
+
+/// How often what came out of the merge may be another one by the time that it has been given.
+const ATTEMPTS: usize = 3;
+
+/// The admission of one pod.
+pub struct Admission<'a> {
+    /// Whom to ask for the plan and the commit.
+    pub face: &'a Face,
+    /// The plugins.
+    pub plugins: &'a Plugins,
+    /// How its sandbox tells the pod.
+    pub request: SandboxRequest,
+    /// Its spec.
+    pub spec: Arc<PodSpec>,
+    /// What that asks of the planner.
+    pub pod: PodRequest,
+    /// What that asks of plugins.
+    pub asks: Vec<Ask>,
+    /// Past this time, milliseconds since the Unix epoch, nobody waits; 0: no such time.
+    pub deadline_unix_ms: i64,
+    /// When it came.
+    pub occasion: Occasion,
+    /// What is asked at once: each container in itself, or the pod.
+    pub scope: Scope,
+}
+
+/// Why an attempt did not come to its end.
+enum Stopped {
+    /// There is an answer.
+    Answered(Box<AdmitReply>),
+    /// A plugin failed.
+    Plugin(PluginError),
+    /// What came out of the merge is another one than before.
+    Moved,
+    /// The allocator cannot be asked.
+    Unasked(Status),
+}
+
+/// What has been done so far in one attempt.
+#[derive(Default)]
+struct Attempt {
+    pod: PodRequestPlugins,
+    by: Chosen,
+    /// Plugins that were asked to give something.
+    gave: BTreeSet<String>,
+}
+
+type PodRequestPlugins = oxalyst_planner::pods::Plugins;
+
+// === impl Admission ===
+
+impl Admission<'_> {
+    /// The answer. What plugins gave for a pod that is then refused they are told to take back.
+    ///
+    /// # Errors
+    /// The allocator cannot be asked.
+    pub async fn decide(self) -> Result<AdmitReply, Status> {
+        let end = Instant::now() + self.plugins.deadline;
+        let claimed = timeout_at(end, self.plugins.claims.claim(&self.request.pod_uid)).await;
+        let Ok(_claim) = claimed else {
+            return self.refuse("another call works for this pod: it has not come to its end in time").await;
+        };
+        self.forget().await;
+        for _ in 0..ATTEMPTS {
+            let mut attempt = Attempt::default();
+            let outcome = self.attempt(&mut attempt, end).await;
+            let (stopped, stays) = match outcome {
+                Ok(reply) => {
+                    let placed = matches!(reply.outcome, Some(Outcome::Placed(_)));
+                    (Stopped::Answered(Box::new(reply)), placed)
+                }
+                Err(stopped) => (stopped, false),
+            };
+            if !stays && !attempt.gave.is_empty() {
+                let plugins = attempt.gave;
+                let _ = self.face.ask(Abandon { uid: self.request.pod_uid.clone(), plugins }).await;
+                if matches!(stopped, Stopped::Moved) {
+                    self.forget().await;
+                }
+            }
+            match stopped {
+                Stopped::Answered(reply) => return Ok(*reply),
+                Stopped::Unasked(status) => return Err(status),
+                Stopped::Plugin(e) => return self.refuse(&e.to_string()).await,
+                Stopped::Moved => {}
+            }
+        }
+        self.refuse("other pods took what plugins had been asked for, each time: try again").await
+    }
+
+    /// What plugins have of this pod from before they are told to take back. One that hangs must not cost the whole deadline: it
+    /// may have nothing to do with the pod.
+    async fn forget(&self) {
+        let end = Instant::now() + self.plugins.deadline / 3;
+        removal::remove_now(self.face, self.plugins, &self.request.pod_uid, end).await;
+    }
+
+    async fn attempt(&self, attempt: &mut Attempt, end: Instant) -> Result<AdmitReply, Stopped> {
+        let batches: Vec<&[Ask]> = match self.scope {
+            Scope::Container => self.asks.chunks(1).collect(),
+            Scope::Pod => vec![&self.asks],
+        };
+        for batch in batches {
+            for ask in batch {
+                let said = self.hints(ask, end).await?;
+                if !said.is_empty() {
+                    attempt.pod.hints.insert(ask.container.clone(), said);
+                }
+            }
+            let chosen = match self.plan(attempt, None).await? {
+                Plugged::Answer(reply) => return Ok(*reply),
+                Plugged::Chosen(chosen) => chosen,
+            };
+            if attempt.by.iter().any(|(container, by)| chosen.get(container) != Some(by)) {
+                return Err(Stopped::Moved);
+            }
+            for ask in batch {
+                let by = chosen.get(&ask.container).cloned().unwrap_or_default();
+                let given = self.allocate(ask, &by, &mut attempt.gave, end).await?;
+                if !given.is_empty() {
+                    attempt.pod.given.insert(ask.container.clone(), given);
+                }
+            }
+            attempt.by = chosen;
+        }
+        match self.plan(attempt, Some(attempt.by.clone())).await? {
+            Plugged::Answer(reply) => Ok(*reply),
+            Plugged::Chosen(_) => Err(Stopped::Moved),
+        }
+    }
+
+    async fn plan(&self, attempt: &Attempt, by: Option<Chosen>) -> Result<Plugged, Stopped> {
+        let message = AdmitPlugged {
+            request: self.request.clone(),
+            pod: PodRequest { plugins: attempt.pod.clone(), ..self.pod.clone() },
+            by,
+            deadline_unix_ms: self.deadline_unix_ms,
+            occasion: self.occasion.clone(),
+        };
+        self.face.ask(message).await.map_err(Stopped::Unasked)
+    }
+
+    /// What the plugins say of one container. A plugin's own "no" is that nothing is possible.
+    async fn hints(&self, ask: &Ask, end: Instant) -> Result<Provider, Stopped> {
+        let all = ask.resources.iter().map(async |(resource, amount)| {
+            let plugin = self.plugins.get(resource)?;
+            if !plugin.has_hints() {
+                return Ok(None);
+            }
+            let request = ask.request(&self.spec, resource, amount, None);
+            match plugin.hints(request, end).await {
+                Ok(response) => Ok(Some((voice(resource), hints(&response, resource)))),
+                Err(e) if e.is_its_word() => {
+                    tracing::info!(uid = self.spec.uid, container = ask.container, "{e}");
+                    Ok(Some((voice(resource), Some(Vec::new()))))
+                }
+                Err(e) => Err(e),
+            }
+        });
+        let said: Result<Vec<_>, PluginError> = join_all(all).await.into_iter().collect();
+        Ok(said.map_err(Stopped::Plugin)?.into_iter().flatten().collect())
+    }
+
+    /// Has the plugins give one container what it asks for. All of them are asked at once; who was asked is noted before.
+    async fn allocate(
+        &self,
+        ask: &Ask,
+        by: &BTreeMap<String, Hint>,
+        gave: &mut BTreeSet<String>,
+        end: Instant,
+    ) -> Result<Vec<PluginAllocation>, Stopped> {
+        let mut plugins: Vec<Arc<Plugin>> = Vec::new();
+        for resource in ask.resources.keys() {
+            plugins.push(self.plugins.get(resource).map_err(Stopped::Plugin)?);
+        }
+        gave.extend(ask.resources.keys().cloned());
+        let all = ask.resources.iter().zip(&plugins).map(async |((resource, amount), plugin)| {
+            let hint = by.get(&voice(resource)).filter(|_| plugin.has_hints());
+            let request = ask.request(&self.spec, resource, amount, hint.map(told));
+            let response = plugin.allocate(request, end).await?;
+            let infos = response.allocation_result.unwrap_or_default().resource_allocation;
+            let nodes = hint.and_then(|hint| hint.mask.clone()).unwrap_or_default();
+            Ok(infos.into_iter().map(move |(given, info): (String, ResourceAllocationInfo)| {
+                PluginAllocation {
+                    resource: given,
+                    plugin: resource.clone(),
+                    nodes: nodes.clone(),
+                    info: info.encode_to_vec(),
+                }
+            }))
+        });
+        let given: Result<Vec<_>, PluginError> = join_all(all).await.into_iter().collect();
+        let mut given: Vec<_> = given.map_err(Stopped::Plugin)?.into_iter().flatten().collect();
+        given.sort_by(|a, b| (&a.resource, &a.plugin).cmp(&(&b.resource, &b.plugin)));
+        Ok(given)
+    }
+
+    async fn refuse(&self, message: &str) -> Result<AdmitReply, Status> {
+        let refuse = RefusePlugged {
+            request: self.request.clone(),
+            pod: self.pod.clone(),
+            message: message.to_owned(),
+            occasion: self.occasion.clone(),
+        };
+        self.face.ask(refuse).await
+    }
+}
