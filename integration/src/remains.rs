@@ -149,6 +149,7 @@ fn clear(folder: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn a_folder_is_abandoned_when_its_owner_is_gone_and_its_processes_end_with_it() {
@@ -165,7 +166,12 @@ mod tests {
         let pid = child.id();
         drop(lock);
         assert!(abandoned().contains(&here), "its owner is gone");
-        assert_eq!(with_argument_below("common.run_dir=", &here), [pid]);
+        // The kernel shows a new program's arguments a moment after it runs.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while with_argument_below("common.run_dir=", &here) != [pid] {
+            assert!(Instant::now() < deadline, "process {pid} is not found by its arguments");
+            std::thread::yield_now();
+        }
         let waiter = std::thread::spawn(move || child.wait().unwrap());
         clear(&here);
         assert!(!waiter.join().unwrap().success() && !here.exists() && !machine.path().exists());

@@ -4,6 +4,8 @@
 mod host;
 mod plugin;
 
+use std::time::Duration;
+
 use host::{Host, Orm, placed, refused, sandbox};
 use oxalyst_planner::decision::{Recording, Replay};
 use oxalyst_proto::meta::v1::Pod;
@@ -12,7 +14,7 @@ use oxalyst_proto::orm::v1::{PodPlacement, ReconcileRequest, RecordRequest};
 use oxalyst_proto::resourceplugin::v1alpha1::{ResourceAllocationInfo, TopologyHint};
 use oxalyst_proto::runtime::v1::Sandbox;
 use plugin::{Plugin, Specs, fact, spec, until};
-use tonic::Status;
+use tonic::{Status, transport::Channel};
 
 const GPU: &str = "vendor.io/gpu";
 const DEDICATED: &str = "dedicated_cores";
@@ -64,13 +66,27 @@ async fn resources_of_plugins_cpu_and_memory_go_through_one_merge() {
     assert_eq!(given.envs["VISIBLE"], "dev-1");
     assert_eq!(placement.oci_properties, [("Env/VISIBLE".to_owned(), "dev-1".to_owned())].into());
     let mut decisions = DecisionsClient::new(oxalyst_mesh::connect(&host.dir.path().join("run"), "orm"));
+    // Decisions are written behind the admission.
+    let recorded = tokio::time::timeout(Duration::from_secs(10), async {
+        loop {
+            let replay = replayed(&mut decisions).await;
+            if replay.steps > 0 {
+                break replay;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let replay = recorded.await.expect("the decision is recorded");
+    assert!(replay.differences.is_empty(), "{:?}", replay.differences);
+}
+
+async fn replayed(decisions: &mut DecisionsClient<Channel>) -> Replay {
     let mut frames = decisions.record(RecordRequest::default()).await.unwrap().into_inner();
     let mut recording = Recording { written_by: String::new(), frames: Vec::new() };
     while let Some(message) = frames.message().await.unwrap() {
         recording.frames.extend(message.frame);
     }
-    let replay = Replay::of(&recording).unwrap();
-    assert!(replay.steps >= 1 && replay.differences.is_empty(), "{:?}", replay.differences);
+    Replay::of(&recording).unwrap()
 }
 
 #[tokio::test]
