@@ -105,7 +105,7 @@ fn r09_kill_9_loses_nothing_acknowledged() {
 #[ignore = "runs as a child of a03_r09_kill_9_at_every_step_of_a_commit_leaves_it_whole_or_absent"]
 fn child_commits_a_while() {
     let (mut ledger, _) = open(&child_dir(), options());
-    for round in 0..40 {
+    for round in 0..50 {
         let next = ledger.generation() + 1;
         let generation = ledger.commit(&[put(&format!("k{}", next % 50), &next.to_string())]).unwrap();
         acknowledge(&generation.to_string());
@@ -124,9 +124,9 @@ fn a03_r09_kill_9_at_every_step_of_a_commit_leaves_it_whole_or_absent() {
     }
     let dir = tempfile::tempdir().unwrap();
     let steps = [
-        ("pwrite64", 100),
-        ("fdatasync", 50),
-        ("write", 40),
+        ("pwrite64", 120),
+        ("fdatasync", 80),
+        ("write", 80),
         ("fsync", 24),
         ("rename", 12),
         ("unlink", 12),
