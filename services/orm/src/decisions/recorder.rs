@@ -103,8 +103,9 @@ impl Recorder {
     /// Takes a decision, or counts it as lost.
     pub fn note(&self, noted: Noted) {
         let Some(notes) = &self.notes else { return self.decisions.lose() };
+        self.decisions.take();
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = notes.try_send(noted) {
-            self.decisions.lose();
+            self.decisions.take_back();
         }
     }
 }
@@ -146,6 +147,7 @@ impl Writer {
     fn run(mut self, notes: &Receiver<Noted>) {
         while let Ok(noted) = notes.recv() {
             self.record(noted);
+            self.decisions.wrote();
         }
     }
 
