@@ -169,7 +169,12 @@ fn asked(args: &WhatIfArgs) -> Result<PodRequest, ReasonError> {
             let text = text(path).map_err(|source| ReasonError::Unreadable { path: path.clone(), source })?;
             Manifest::read(&text).map_err(|source| ReasonError::Manifest { path: path.clone(), source })?
         }
-        None => Manifest::of_flags(args.qos.as_deref(), args.cpu.as_deref(), args.memory.as_deref())?,
+        None => Manifest::of_flags(
+            args.qos.as_deref(),
+            args.cpu.as_deref(),
+            args.memory.as_deref(),
+            args.guaranteed,
+        )?,
     };
     manifest.annotate(pairs(&args.annotations)?);
     manifest.label(pairs(&args.labels)?);
