@@ -1,7 +1,7 @@
 //! The ring in memory: what is asked for is answered from here.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub struct Decisions {
     taken: Arc<AtomicU64>,
     /// Of these, written.
     written: Arc<watch::Sender<u64>>,
+    /// Whether more came than could be written, and what waits has not been worked off yet.
+    overrun: Arc<AtomicBool>,
 }
 
 // === impl Limits ===
@@ -80,6 +82,15 @@ impl Decisions {
     /// Decisions that were not kept since the start.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether one more may wait where `most` may. Once as many do, no other until half of them are written: each gap in what is
+    /// kept costs a whole state, and a gap before each decision would keep the writer from ever catching up.
+    pub(super) fn has_room(&self, most: u64) -> bool {
+        let waiting = self.taken.load(Ordering::SeqCst).saturating_sub(*self.written.borrow());
+        let overrun = if self.overrun.load(Ordering::SeqCst) { waiting > most / 2 } else { waiting >= most };
+        self.overrun.store(overrun, Ordering::SeqCst);
+        !overrun
     }
 
     /// One more is handed on to be written.
@@ -191,6 +202,27 @@ mod tests {
         first.push(step(9));
         decisions.segments().push_back(first);
         assert_eq!(decisions.oldest_unix_ms(), Some(7));
+    }
+
+    #[test]
+    fn m6_after_a_flood_decisions_are_lost_in_one_row_and_not_here_and_there() {
+        let decisions = Decisions::default();
+        let mut taken = 0;
+        while decisions.has_room(8) {
+            decisions.take();
+            taken += 1;
+        }
+        assert_eq!(taken, 8);
+        for _ in 0..3 {
+            decisions.wrote();
+            assert!(!decisions.has_room(8));
+        }
+        decisions.wrote();
+        for _ in 0..4 {
+            assert!(decisions.has_room(8));
+            decisions.take();
+        }
+        assert!(!decisions.has_room(8));
     }
 
     #[tokio::test]
