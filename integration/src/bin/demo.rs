@@ -23,12 +23,20 @@ macro_rules! say {
     }};
 }
 
+const USAGE: &str = "Usage: demo [--help]
+
+Runs the whole mesh on this machine with a few pods until Ctrl-C, and leaves nothing behind: as root with a containerd of its own,
+elsewhere with an imitated runtime. DEMO_SECONDS=n in the environment ends it after n seconds.";
+
 type Outcome = Result<(), Box<dyn Error>>;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     if remains::keep() {
         return ExitCode::SUCCESS;
+    }
+    if let Some(ended) = told(std::env::args().skip(1)) {
+        return ended;
     }
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
@@ -37,6 +45,17 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the demo says instead of being run; `None`: it is to be run.
+fn told(mut arguments: impl Iterator<Item = String>) -> Option<ExitCode> {
+    let first = arguments.next()?;
+    if ["-h", "--help"].contains(&first.as_str()) {
+        say!("{USAGE}");
+        return Some(ExitCode::SUCCESS);
+    }
+    let _ = writeln!(std::io::stderr(), "demo: {first:?} is not understood\n{USAGE}");
+    Some(ExitCode::from(2))
 }
 
 async fn run() -> Outcome {
@@ -172,5 +191,19 @@ async fn linger() {
     match std::env::var("DEMO_SECONDS").ok().and_then(|text| text.parse().ok()) {
         Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l16_only_without_arguments_anything_is_started() {
+        let told = |arguments: &[&str]| told(arguments.iter().map(|text| (*text).to_owned()));
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&["--help"]), Some(ExitCode::SUCCESS));
+        assert_eq!(told(&["-h"]), Some(ExitCode::SUCCESS));
+        assert_eq!(told(&["--hlep"]), Some(ExitCode::from(2)));
     }
 }

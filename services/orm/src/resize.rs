@@ -27,6 +27,8 @@ pub struct Told {
     pub running: MilliCpu,
     /// What they ask for together from now on, in milli-CPU.
     pub will_run: MilliCpu,
+    /// Whether the container is among those that run in the sandbox.
+    pub is_listed: bool,
 }
 
 // === impl Told ===
@@ -39,10 +41,12 @@ impl From<&ResizeContainerRequest> for Told {
         let own = wire::asked(resources);
         let mut running = 0u64;
         let mut will_run = 0u64;
+        let mut is_listed = false;
         for other in &request.running {
             let asked = wire::asked(other.resources.as_ref()).unwrap_or_default().0;
             running = running.saturating_add(asked);
             let is_it = other.container_id == container.container_id;
+            is_listed |= is_it;
             will_run = will_run.saturating_add(own.filter(|_| is_it).map_or(asked, |own| own.0));
         }
         Self {
@@ -58,47 +62,74 @@ impl From<&ResizeContainerRequest> for Told {
                 .map(Bytes),
             running: MilliCpu(running),
             will_run: MilliCpu(will_run),
+            is_listed,
         }
     }
+}
+
+impl Told {
+    /// Whether other CPUs are asked for than before, as far as that is known.
+    fn changes_cpus(&self) -> bool {
+        self.running != self.will_run || (!self.is_listed && self.cpu.is_some())
+    }
+
+    /// What is asked of the container by its name.
+    pub fn resize(&self) -> Resize {
+        Resize {
+            uid: self.uid.clone(),
+            container: self.container.clone(),
+            cpu: self.cpu,
+            limit: self.limit,
+            memory: self.memory_limit,
+        }
+    }
+}
+
+/// The pod that is meant; `None`: it is not known, or by another sandbox.
+pub fn meant<'a>(pod: Option<&'a Pod>, told: &Told) -> Option<&'a Pod> {
+    pod.filter(|pod| pod.sandbox_id == told.sandbox_id)
 }
 
 /// What is to change of the pod by what the runtime was told; `None`: nothing, or the pod is not the one that is meant.
 ///
 /// # Errors
-/// The pod has CPUs of its own, is known by its total alone, and its containers do not add up to that: the part of one of them
-/// is not known.
+/// The pod has CPUs of its own, and what part of them the container has is not known: the pod is known by its total alone, and the
+/// containers that run do not add up to that or the container is not among them; or it has no container of this name.
 pub fn by_runtime(pod: Option<&Pod>, told: &Told) -> Result<Option<Resize>, Refusal> {
-    let Some(pod) = pod.filter(|pod| pod.sandbox_id == told.sandbox_id) else { return Ok(None) };
+    let Some(pod) = meant(pod, told) else { return Ok(None) };
     if pod.container(&told.container).is_some() {
         // A limit is a request only where every container's requests are its limits.
         let memory = told.memory_limit.filter(|_| pod.class == Class::Guaranteed);
-        return Ok(Some(Resize {
-            uid: pod.uid.clone(),
-            container: told.container.clone(),
-            cpu: told.cpu,
-            limit: told.limit,
-            memory,
-        }));
+        return Ok(Some(Resize { memory, ..told.resize() }));
     }
-    let (Some(whole), true) = (pod.container(ALL), told.running != told.will_run) else { return Ok(None) };
-    let total = whole.cpu.unwrap_or_default();
-    if total == told.running {
-        return Ok(Some(whole_to(pod, told.will_run)));
-    }
-    if total == told.will_run || pod.served != QosLevel::Dedicated {
+    if !told.changes_cpus() {
         return Ok(None);
     }
+    let whole = pod.container(ALL);
+    let total = whole.map(|whole| whole.cpu.unwrap_or_default());
+    if told.is_listed && total == Some(told.running) {
+        return Ok(Some(whole_to(pod, told.will_run)));
+    }
+    if (told.is_listed && total == Some(told.will_run)) || pod.served != QosLevel::Dedicated {
+        return Ok(None);
+    }
+    let (name, container) = (pod.full_name(), &told.container);
+    let message = match total {
+        None => format!("pod {name} has no container {container}: name one of those that its spec has"),
+        Some(total) if told.is_listed => format!(
+            "pod {name} is known by what it asks for in total, {total}, and its containers ask for {} together: how much of it \
+             container {container} has needs the pod's spec, which the meta-server has not told",
+            told.running
+        ),
+        Some(total) => format!(
+            "pod {name} is known by what it asks for in total, {total}, and container {container} is not among those that run in \
+             its sandbox: how much of it the container has needs the pod's spec, which the meta-server has not told"
+        ),
+    };
     Err(Refusal {
         reason: Reason::Unsupported,
         rule: Rule::Understood,
-        message: format!(
-            "pod {} is known by what it asks for in total, {}, and its containers ask for {} together: how much of it container \
-             {} has needs the pod's spec, which the meta-server has not told",
-            pod.full_name(),
-            total,
-            told.running,
-            told.container
-        ),
+        message,
         asked: told.cpu,
         free: Vec::new(),
     })
@@ -251,6 +282,22 @@ mod tests {
         assert_eq!(refusal.reason, Reason::Unsupported);
         assert!(refusal.message.contains("spec"), "{}", refusal.message);
         assert_eq!(by_runtime(Some(&whole(QosLevel::Shared)), &told), Ok(None));
+    }
+
+    #[test]
+    fn a_container_that_the_pod_is_not_known_to_have_is_not_said_to_be_resized() {
+        let whole = |level| pod(level, vec![asked(ALL, 2000)]);
+        for nobody in [told(&[("main", 2048)], "nope", 3072), told(&[], "main", 3072)] {
+            let refusal = by_runtime(Some(&whole(QosLevel::Dedicated)), &nobody).unwrap_err();
+            assert_eq!((refusal.reason, refusal.rule), (Reason::Unsupported, Rule::Understood));
+            assert!(refusal.message.contains("not among those that run"), "{}", refusal.message);
+            assert_eq!(by_runtime(Some(&whole(QosLevel::Shared)), &nobody), Ok(None));
+        }
+        let by_name = pod(QosLevel::Dedicated, vec![asked("main", 2000)]);
+        let refusal = by_runtime(Some(&by_name), &told(&[("main", 2048)], "nope", 3072)).unwrap_err();
+        assert!(refusal.message.contains("no container nope"), "{}", refusal.message);
+        let same = told(&[("main", 2048), ("beside", 1024)], "beside", 1024);
+        assert_eq!(by_runtime(Some(&by_name), &same), Ok(None), "its CPUs stay the same");
     }
 
     #[test]

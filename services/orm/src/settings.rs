@@ -1,5 +1,7 @@
 //! What the allocator can be told.
 
+mod words;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -102,6 +104,16 @@ pub enum SettingsError {
     /// One that says how pods are read.
     #[error("settings of orm: {0}")]
     Reading(#[from] ReadingRulesError),
+    /// A text that can be read and means nothing.
+    #[error("settings of orm: {key} has {given:?}: {fault}")]
+    Word {
+        /// The setting.
+        key: &'static str,
+        /// The offending part, as given.
+        given: String,
+        /// What is wrong, and what it may be.
+        fault: String,
+    },
 }
 
 // === impl Settings ===
@@ -173,7 +185,7 @@ impl Settings {
         within("plugin_deadline_ms", self.plugin_deadline_ms, 10, 1500, "10 to 1500")?;
         rules(&self.rules())?;
         ReadingRules::new(self)?;
-        Ok(())
+        words::check(self)
     }
 
     /// What of it makes the rules of placement.

@@ -115,6 +115,20 @@ async fn what_was_admitted_and_what_was_refused_is_explained() {
 }
 
 #[tokio::test]
+async fn m6_what_has_just_been_decided_is_told_at_once() {
+    let host = Host::with_machine(8, 2);
+    let mut orm = host.start(&[]).await;
+    let mut asker = Asker::of(&host);
+    for uid in ["a", "b", "c"] {
+        placed(&orm.admit(&sandbox(uid, "dedicated_cores", Some(1024))).await);
+        let request = ListDecisionsRequest { pod: uid.into(), ..ListDecisionsRequest::default() };
+        let reply = asker.0.list_decisions(request).await.unwrap().into_inner();
+        assert!(reply.waiting > 0 || reply.decisions.len() == 1, "{reply:?}");
+        assert!(reply.waiting > 0 || reply.oldest_unix_ms > 0, "{reply:?}");
+    }
+}
+
+#[tokio::test]
 async fn the_same_refusal_of_the_same_pod_again_is_counted() {
     let host = Host::new();
     let mut orm = host.start(&[]).await;

@@ -305,6 +305,33 @@ async fn a_resize_without_room_is_refused_with_numbers_and_changes_nothing() {
     until("there is room", async || (cpus(&pod(&mut orm, "d").await.cpus).len() == 4).then_some(())).await;
 }
 
+#[tokio::test]
+async fn a_resize_that_is_not_made_is_not_said_to_be_made() {
+    let host = Host::with_machine(8, 1);
+    let mut orm = host.start(&[]).await;
+    let pod_of_d = sandbox("d", "dedicated_cores", Some(2048));
+    placed(&orm.admit(&pod_of_d).await);
+    for reply in [
+        resize(&mut orm, &pod_of_d, &[("main", 2048)], "nope", 3072).await,
+        resize(&mut orm, &pod_of_d, &[], "main", 3072).await,
+    ] {
+        let refusal = refused(&reply);
+        assert_eq!((refusal.reason.as_str(), refusal.rule.as_str()), ("unsupported", "understood"));
+    }
+    let older = Sandbox { sandbox_id: "d-0".into(), ..pod_of_d.clone() };
+    assert_eq!(resize(&mut orm, &older, &[("main", 2048)], "main", 3072).await.outcome, None);
+    let unknown = sandbox("u", "dedicated_cores", Some(2048));
+    assert_eq!(resize(&mut orm, &unknown, &[("main", 2048)], "main", 3072).await.outcome, None);
+    let refusals = until("the refusals are written", async || {
+        let all = explained(&host).await;
+        let refusals: Vec<_> = all.into_iter().filter_map(|decision| decision.refused).collect();
+        (refusals.len() == 2).then_some(refusals)
+    })
+    .await;
+    assert!(refusals.iter().all(|refusal| refusal.reason == "unsupported"), "{refusals:?}");
+    assert_eq!(cpus(&pod(&mut orm, "d").await.cpus).len(), 2);
+}
+
 /// Every decision that is kept, and that all of them come out again.
 async fn explained(host: &Host) -> Vec<Decision> {
     let mut client = DecisionsClient::new(oxalyst_mesh::connect(&host.dir.path().join("run"), "orm"));
@@ -360,7 +387,8 @@ async fn without_any_spec_one_container_of_a_pod_is_resized_by_the_total() {
     assert_eq!(refused(&reply).reason, "unsupported", "side is missing, and so is its part");
     // An older sandbox, and a pod that nobody knows, change nothing.
     let older = Sandbox { sandbox_id: "d-0".into(), ..pod_of_d };
-    assert_eq!(placed(&resize(&mut orm, &older, &runs, "app", 1024).await).cpus, grown.cpus);
+    assert_eq!(resize(&mut orm, &older, &runs, "app", 1024).await.outcome, None);
+    assert_eq!(pod(&mut orm, "d").await.cpus, grown.cpus);
     let reply = resize(&mut orm, &sandbox("z", "shared_cores", None), &[], "app", 1024).await;
     assert_eq!((reply.outcome, reply.changed), (None, vec![]));
 }

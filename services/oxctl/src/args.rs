@@ -90,17 +90,20 @@ pub(crate) struct ExplainArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WhatIfArgs {
     /// The pod's manifest, YAML or JSON; "-" for standard input.
-    #[arg(short = 'f', long = "filename", value_name = "FILE", conflicts_with_all = ["qos", "cpu", "memory"])]
+    #[arg(short = 'f', long = "filename", value_name = "FILE", conflicts_with_all = ["qos", "cpu", "memory", "guaranteed"])]
     pub(crate) manifest: Option<PathBuf>,
     /// QoS level: dedicated, shared, reclaimed, system, each also with "_cores".
     #[arg(long, value_name = "LEVEL")]
     pub(crate) qos: Option<String>,
-    /// CPUs requested: 2, 1500m.
-    #[arg(long, value_name = "QUANTITY")]
+    /// CPUs requested: 2, 1500m. No limit is set, see --guaranteed.
+    #[arg(long, value_name = "QUANTITY", allow_hyphen_values = true)]
     pub(crate) cpu: Option<String>,
-    /// Memory requested: 4Gi.
-    #[arg(long, value_name = "QUANTITY")]
+    /// Memory requested: 4Gi. No limit is set, see --guaranteed.
+    #[arg(long, value_name = "QUANTITY", allow_hyphen_values = true)]
     pub(crate) memory: Option<String>,
+    /// Limits are what is requested: the class is Guaranteed and not Burstable, which decides where cpu_policy is native.
+    #[arg(long, requires_all = ["cpu", "memory"])]
+    pub(crate) guaranteed: bool,
     /// An annotation of the pod, besides those of its manifest; may be repeated.
     #[arg(long = "annotation", value_name = "KEY=VALUE")]
     pub(crate) annotations: Vec<String>,
@@ -198,6 +201,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn l14_a_quantity_below_zero_is_read_as_a_quantity() {
+        let cli = Cli::parse_from(["oxctl", "what-if", "--cpu", "-1", "--memory", "-1Gi"]);
+        let Command::WhatIf(args) = cli.command else { panic!("{:?}", cli.command) };
+        assert_eq!((args.cpu.as_deref(), args.memory.as_deref()), (Some("-1"), Some("-1Gi")));
+        assert!(crate::quantity::cpu("-1").unwrap_err().to_string().contains("no quantity of CPU"));
+        assert!(Cli::try_parse_from(["oxctl", "what-if", "--cpu", "1", "--guaranteed"]).is_err());
     }
 
     #[test]

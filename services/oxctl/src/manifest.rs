@@ -15,6 +15,8 @@ use crate::quantity::{self, QuantityError};
 pub(crate) enum ManifestError {
     #[error("it is no YAML: {0}")]
     Yaml(#[from] serde_yaml_ng::Error),
+    #[error("it holds more than one document: give the Pod alone, without a further ---")]
+    Several,
     #[error("it holds {0:?} and not a Pod: give a Pod, or the template of what makes Pods")]
     Kind(String),
     #[error("the pod has no containers")]
@@ -85,6 +87,12 @@ pub(crate) fn level(text: &str) -> Result<String, ManifestError> {
         .map_err(|_| ManifestError::Level(text.to_owned()))
 }
 
+fn is_of_several_documents(text: &str) -> bool {
+    let is_sound = |document| serde_yaml_ng::Value::deserialize(document).is_ok();
+    let mut documents = serde_yaml_ng::Deserializer::from_str(text);
+    documents.next().is_some_and(is_sound) && documents.next().is_some_and(is_sound)
+}
+
 pub(crate) fn pair(text: &str) -> Result<(String, String), ManifestError> {
     let (key, value) = text.split_once('=').ok_or_else(|| ManifestError::Pair(text.to_owned()))?;
     Ok((key.to_owned(), value.to_owned()))
@@ -95,22 +103,28 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), ManifestError> {
 impl Manifest {
     /// Reads YAML, of which JSON is a part.
     pub(crate) fn read(text: &str) -> Result<Self, ManifestError> {
-        let manifest: Self = serde_yaml_ng::from_str(text)?;
+        let manifest: Self = match serde_yaml_ng::from_str(text) {
+            Err(_) if is_of_several_documents(text) => return Err(ManifestError::Several),
+            read => read?,
+        };
         match manifest.kind.as_str() {
             "Pod" => Ok(manifest),
             kind => Err(ManifestError::Kind(kind.to_owned())),
         }
     }
 
-    /// A pod of one container that asks for this.
+    /// A pod of one container that asks for this; `guaranteed`: and may not have more.
     pub(crate) fn of_flags(
         level: Option<&str>,
         cpu: Option<&str>,
         memory: Option<&str>,
+        guaranteed: bool,
     ) -> Result<Self, ManifestError> {
-        let asked = [("cpu", cpu), ("memory", memory)].into_iter();
-        let asked = asked.filter_map(|(name, text)| Some((name.to_owned(), Scalar::Text(text?.to_owned()))));
-        let resources = Resources { requests: Some(asked.collect()), limits: None };
+        let asked = || {
+            let told = [("cpu", cpu), ("memory", memory)].into_iter();
+            told.filter_map(|(name, text)| Some((name.to_owned(), Scalar::Text(text?.to_owned())))).collect()
+        };
+        let resources = Resources { requests: Some(asked()), limits: guaranteed.then(asked) };
         let app = ContainerSpec { name: "app".to_owned(), restart_policy: None, resources: Some(resources) };
         let mut manifest =
             Self { spec: Spec { containers: Some(vec![app]), ..Spec::default() }, ..Self::default() };
@@ -313,7 +327,7 @@ spec:
 
     #[test]
     fn flags_make_a_pod_of_one_container() {
-        let mut manifest = Manifest::of_flags(Some("dedicated"), Some("1500m"), Some("1Gi")).unwrap();
+        let mut manifest = Manifest::of_flags(Some("dedicated"), Some("1500m"), Some("1Gi"), false).unwrap();
         manifest.annotate([
             pair("katalyst.kubewharf.io/memory_enhancement={\"numa_binding\": \"true\"}").unwrap()
         ]);
@@ -321,6 +335,12 @@ spec:
         assert_eq!((pod.qos, pod.class), (QosLevel::Dedicated, Class::Burstable));
         assert_eq!(pod.told.request, Some(MilliCpu(1500)));
         assert!(pod.wishes.numa_binding());
+    }
+
+    #[test]
+    fn l14_flags_make_a_guaranteed_pod_where_that_is_said() {
+        let pod = Manifest::of_flags(None, Some("2"), Some("1Gi"), true).unwrap().request(0).unwrap();
+        assert_eq!((pod.class, pod.containers[0].limit), (Class::Guaranteed, Some(MilliCpu(2000))));
     }
 
     #[test]
@@ -338,6 +358,7 @@ spec:
             Err(error) => error.to_string(),
         };
         assert!(wrong("kind: Deployment").contains("\"Deployment\""));
+        assert!(wrong("kind: Pod\n---\nkind: Pod\n").starts_with("it holds more than one document"));
         assert!(wrong("kind: [").starts_with("it is no YAML"));
         assert_eq!(wrong("kind: Pod"), "the pod has no containers");
         let text = "{kind: Pod, spec: {containers: [{name: a, resources: {requests: {cpu: many}}}]}}";

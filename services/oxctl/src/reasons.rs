@@ -11,6 +11,7 @@ use oxalyst_proto::orm::v1::{
 
 use crate::args::{ExplainArgs, Output, WhatIfArgs};
 use crate::ask::{AskError, answer, now_unix_ms};
+use crate::duration::rfc3339;
 use crate::manifest::{Manifest, ManifestError, pair};
 use crate::peers::{PeerError, Peers};
 use crate::recorded::{self, RecordedError};
@@ -24,7 +25,7 @@ const LOOKED_THROUGH: u32 = 10_000;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReasonError {
     #[error("no decision about pod {pod} is kept: {held}")]
-    Unknown { pod: String, held: &'static str },
+    Unknown { pod: String, held: String },
     #[error("the pod's manifest {}: {source}", path.display())]
     Manifest { path: PathBuf, source: ManifestError },
     #[error("{0}")]
@@ -33,6 +34,14 @@ pub(crate) enum ReasonError {
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error(transparent)]
     Recorded(#[from] RecordedError),
+}
+
+/// What is kept of decisions, and what is not.
+#[derive(Debug, Clone, Copy, Default)]
+struct Kept {
+    lost: u64,
+    waiting: u64,
+    oldest_unix_ms: i64,
 }
 
 pub(crate) async fn explain(peers: &Peers, args: &ExplainArgs, output: Output) -> Result<Answer, AskError> {
@@ -44,6 +53,7 @@ pub(crate) async fn explain(peers: &Peers, args: &ExplainArgs, output: Output) -
         0 => Vec::new(),
         lost => vec![format!("orm could not keep {lost} decisions: too many came at once")],
     };
+    let kept = Kept { lost: reply.lost, waiting: reply.waiting, oldest_unix_ms: reply.oldest_unix_ms };
     let mut decisions = reply.decisions;
     if pod.is_empty() {
         let view =
@@ -55,7 +65,7 @@ pub(crate) async fn explain(peers: &Peers, args: &ExplainArgs, output: Output) -
     }
     decisions.truncate(usize::try_from(args.limit).unwrap_or(usize::MAX));
     if decisions.is_empty() {
-        return Err(ReasonError::Unknown { held: held(peers, &pod).await?, pod }.into());
+        return Err(ReasonError::Unknown { held: held(peers, &pod, args.refused, kept).await?, pod }.into());
     }
     let view = DecisionsView::new(decisions, Form::Pages);
     answer(&view, output, |_| view.render(), problems, Told::Well)
@@ -75,20 +85,56 @@ fn is_about(told: &Decision, pod: &str) -> bool {
     told.pod_uid == pod || format!("{}/{}", told.namespace, told.name) == pod
 }
 
-async fn held(peers: &Peers, pod: &str) -> Result<&'static str, PeerError> {
+/// Why there is nothing about the pod.
+async fn held(peers: &Peers, pod: &str, refused_only: bool, kept: Kept) -> Result<String, PeerError> {
     let state = peers.state().await?;
     let named = |uid: &str, namespace: &str, name: &str| uid == pod || pod == format!("{namespace}/{name}");
-    let known = state.pods.iter().any(|own| named(&own.pod_uid, &own.namespace, &own.name));
-    Ok(match known {
-        true => {
-            "the pod is held, and was placed before the oldest decision that is kept, or taken in while it ran already; \
-             `oxctl pods -o wide` shows where it runs, and settings decisions_max_records and decisions_max_bytes how much is kept"
+    let own = state.pods.iter().find(|own| named(&own.pod_uid, &own.namespace, &own.name));
+    let since = own.map(|own| own.since_unix_ms);
+    if refused_only && since.is_some() {
+        let asked = ListDecisionsRequest { pod: pod.to_owned(), limit: 1, ..ListDecisionsRequest::default() };
+        if !peers.decisions(asked).await?.decisions.is_empty() {
+            return Ok(
+                "what is kept about it are no refusals; leave out --refused to see why it runs where it runs"
+                    .to_owned(),
+            );
         }
-        false => {
-            "this node holds no such pod either; name it as NAMESPACE/NAME or by its uid, and see `oxctl explain` for the pods \
-             of which decisions are kept"
-        }
-    })
+    }
+    Ok(nothing_about(since, kept))
+}
+
+/// `since`: when the pod was placed; `None`: it is not held.
+fn nothing_about(since: Option<i64>, kept: Kept) -> String {
+    let Kept { lost, waiting, oldest_unix_ms } = kept;
+    if waiting > 0 {
+        return format!("{waiting} decisions are made and not written yet: ask again in a moment");
+    }
+    let Some(since) = since else {
+        let lost = match lost {
+            0 => String::new(),
+            lost => format!(
+                "; or what was decided of it is among the {lost} decisions that were lost because too many came at once"
+            ),
+        };
+        return format!(
+            "this node holds no such pod either; name it as NAMESPACE/NAME or by its uid, and see `oxctl explain` for the pods of \
+             which decisions are kept{lost}"
+        );
+    };
+    let why = if oldest_unix_ms > 0 && since < oldest_unix_ms {
+        let oldest = rfc3339(oldest_unix_ms).unwrap_or_default();
+        format!(
+            "was placed before the oldest decision that is kept ({oldest}); settings decisions_max_records and decisions_max_bytes \
+             say how much is kept"
+        )
+    } else if lost > 0 {
+        format!(
+            "what was decided of it is among the {lost} decisions that were lost because too many came at once"
+        )
+    } else {
+        "was taken in while it ran already".to_owned()
+    };
+    format!("the pod is held: {why}; `oxctl pods -o wide` shows where it runs")
 }
 
 pub(crate) async fn what_if(peers: &Peers, args: &WhatIfArgs, output: Output) -> Result<Answer, AskError> {
@@ -123,7 +169,12 @@ fn asked(args: &WhatIfArgs) -> Result<PodRequest, ReasonError> {
             let text = text(path).map_err(|source| ReasonError::Unreadable { path: path.clone(), source })?;
             Manifest::read(&text).map_err(|source| ReasonError::Manifest { path: path.clone(), source })?
         }
-        None => Manifest::of_flags(args.qos.as_deref(), args.cpu.as_deref(), args.memory.as_deref())?,
+        None => Manifest::of_flags(
+            args.qos.as_deref(),
+            args.cpu.as_deref(),
+            args.memory.as_deref(),
+            args.guaranteed,
+        )?,
     };
     manifest.annotate(pairs(&args.annotations)?);
     manifest.label(pairs(&args.labels)?);
@@ -177,4 +228,24 @@ fn replayed(recording: &Recording, path: &Path) -> Result<Replay, ReasonError> {
 
 fn unusable(path: &Path, source: RecordingError) -> ReasonError {
     ReasonError::Recorded(recorded::wrong(path, source))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m6_why_nothing_is_kept_is_told_as_it_is() {
+        let kept = Kept { lost: 0, waiting: 0, oldest_unix_ms: 1000 };
+        assert!(nothing_about(Some(10), kept).contains("before the oldest decision that is kept (1970-"));
+        assert!(nothing_about(Some(2000), kept).contains("taken in while it ran"));
+        let lost = nothing_about(Some(2000), Kept { lost: 463, ..kept });
+        assert!(
+            lost.contains("among the 463 decisions that were lost") && !lost.contains("oldest"),
+            "{lost}"
+        );
+        assert!(nothing_about(Some(2000), Kept { waiting: 7, ..kept }).starts_with("7 decisions are made"));
+        assert!(nothing_about(None, kept).contains("holds no such pod"));
+        assert!(nothing_about(None, Kept { lost: 3, ..kept }).contains("the 3 decisions that were lost"));
+    }
 }

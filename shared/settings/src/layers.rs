@@ -5,8 +5,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Mapping, Value};
 
-use crate::Error;
 use crate::environment::{self, at};
+use crate::{Error, whole};
 
 /// The flags that every service takes.
 #[derive(Debug, Clone, Default, clap::Parser)]
@@ -56,17 +56,29 @@ where
         layers.push(nested(&key.split('.').map(str::to_owned).collect::<Vec<_>>(), value, &defaults));
         names.push(format!("--set {key}"));
     }
-    let fault = |e: config::ConfigError| Error::Value {
-        service: service.to_owned(),
-        what: e.to_string(),
-        layers: names.join(", "),
-    };
+    let fault = |what: String| Error::Value { service: service.to_owned(), what, layers: names.join(", ") };
+    for layer in &layers {
+        let values: Value = serde_yaml_ng::from_str(layer).unwrap_or_default();
+        if let Some((key, given)) = whole::cut(&values, &defaults) {
+            return Err(fault(format!("{key} is {given}: it must be a whole number")));
+        }
+        if let Some(key) = FOLDERS.into_iter().find(|key| is_empty_text(&values, key)) {
+            return Err(fault(format!("common.{key} is empty: it must name a folder")));
+        }
+    }
     layers
         .iter()
         .fold(Config::builder(), |b, layer| b.add_source(File::from_str(layer, FileFormat::Yaml)))
         .build()
         .and_then(Config::try_deserialize)
-        .map_err(fault)
+        .map_err(|e| fault(e.to_string()))
+}
+
+/// Keys of the common part that name a folder.
+const FOLDERS: [&str; 2] = ["run_dir", "host_root"];
+
+fn is_empty_text(layer: &Value, key: &str) -> bool {
+    layer.get("common").and_then(|common| common.get(key)).and_then(Value::as_str) == Some("")
 }
 
 /// The settings as YAML, for `--print-config`.
@@ -190,6 +202,26 @@ mod tests {
         let (_file, cli) = file("period_ms: soon\n");
         let text = load::<Sample>("orm", &cli, env(&[])).unwrap_err().to_string();
         assert!(text.contains("period_ms"), "{text}");
+    }
+
+    #[test]
+    fn l8_a_fraction_and_an_empty_folder_are_refused_in_every_layer() {
+        let (_file, by_file) = file("period_ms: 1.5\ncommon: {log: debug}\n");
+        let by_set = Cli { set: vec!["period_ms=1.5".to_owned()], ..Cli::default() };
+        let by_env = env(&[("OXALYST_ORM_PERIOD_MS", "1.5")]);
+        for result in [
+            load::<Sample>("orm", &by_file, env(&[])),
+            load::<Sample>("orm", &by_set, env(&[])),
+            load::<Sample>("orm", &Cli::default(), by_env),
+        ] {
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains("period_ms is 1.5: it must be a whole number"), "{text}");
+        }
+        for key in ["common.run_dir", "common.host_root"] {
+            let cli = Cli { set: vec![format!("{key}=")], ..Cli::default() };
+            let text = load::<Sample>("orm", &cli, env(&[])).unwrap_err().to_string();
+            assert!(text.contains(&format!("{key} is empty")), "{text}");
+        }
     }
 
     #[test]

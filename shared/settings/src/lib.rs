@@ -7,6 +7,7 @@ mod common;
 mod environment;
 mod error;
 mod layers;
+mod whole;
 
 pub use common::{Common, HasCommon, LogFormat};
 pub use error::Error;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use oxalyst_ledger::{CommitError, Ledger, Opened, Options};
 use oxalyst_mesh::Mesh;
 use oxalyst_topology::{CpuSet, DiscoveryError, Machine, discover};
+use oxalyst_units::Bytes;
 use tokio::sync::broadcast;
 
 use super::absent::Absent;
@@ -46,6 +47,24 @@ pub enum OpenError {
         /// What is online.
         online: CpuSet,
     },
+    /// Memory is reserved of a NUMA node that does not have it.
+    #[error(
+        "memory_reserved keeps {bytes} bytes of NUMA node {node}, {has}: name nodes of this machine, and no more than they have"
+    )]
+    MemoryReserved {
+        /// The node.
+        node: u32,
+        /// As given.
+        bytes: u64,
+        /// What is there instead.
+        has: String,
+    },
+    /// There is no folder to take over from, and the ledger is new.
+    #[error("import_katalyst_dir {path} is no folder: name the one that holds Katalyst's state files, or nothing", path = path.display())]
+    NoImport {
+        /// As given.
+        path: PathBuf,
+    },
     /// The parent of the ledger's folder cannot be made.
     #[error("cannot create {path}: {source}: set ledger_dir to a folder that can be written", path = path.display())]
     Folder {
@@ -71,9 +90,12 @@ impl OpenError {
         use oxalyst_ledger::OpenError as Unopened;
         match self {
             Self::Ledger(Unopened::Disk(e)) => is_of_the_disk(&e.source),
-            Self::Folder { source, .. } => is_of_the_disk(source),
+            // Its parents are made as well: where one still is not found, as in /proc, none can be.
+            Self::Folder { source, .. } => source.kind() != io::ErrorKind::NotFound && is_of_the_disk(source),
             Self::Commit(_) => true,
             Self::Ledger(_)
+            | Self::MemoryReserved { .. }
+            | Self::NoImport { .. }
             | Self::Machine(_)
             | Self::Rules(_)
             | Self::Root { .. }
@@ -108,6 +130,7 @@ impl Allocations {
         if usable.online().is_subset(&reserved) {
             return Err(OpenError::ReservedAll { reserved, online: usable.online().clone() });
         }
+        memory_is_there(&rules, &machine)?;
         let absent = absent(&reserved, &machine);
         if !absent.is_empty() {
             tracing::warn!(%absent, online = %machine.online(), "reserved_cpus names CPUs that this machine does not have");
@@ -118,6 +141,9 @@ impl Allocations {
             .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
         let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
         if let Some(dir) = &settings.import_katalyst_dir {
+            if ledger.generation() == 0 && !dir.is_dir() {
+                return Err(OpenError::NoImport { path: dir.clone() });
+            }
             import::take_over(&mut ledger, dir, (&machine, &rules, &reserved), &mesh.facts)?;
         }
         take_over_former(&mut ledger, &machine, &rules, &reserved)?;
@@ -163,6 +189,21 @@ impl Allocations {
         allocations.writable.fulfilled();
         Ok(allocations)
     }
+}
+
+/// Checks what is kept of memory against the machine. A node of unknown size may have all of it.
+fn memory_is_there(rules: &Rules, machine: &Machine) -> Result<(), OpenError> {
+    for (&node, &Bytes(bytes)) in &rules.memory_reserved {
+        let has = match machine.nodes().iter().find(|own| own.id == node) {
+            None => "which is not there".to_owned(),
+            Some(own) => match own.memory {
+                Some(Bytes(memory)) if bytes > memory => format!("which has {memory}"),
+                _ => continue,
+            },
+        };
+        return Err(OpenError::MemoryReserved { node, bytes, has });
+    }
+    Ok(())
 }
 
 /// Reserved CPUs that are neither online nor offline.

@@ -65,7 +65,11 @@ impl Handler<ResizeContainer> for Allocations {
     ) -> Self::Result {
         let uid = told.uid.clone();
         let pod = self.state.pods.get(&uid).cloned();
-        let outcome = resize::by_runtime(pod.as_deref(), &told).and_then(|resize| {
+        let is_meant = resize::meant(pod.as_deref(), &told).is_some();
+        let understood = resize::by_runtime(pod.as_deref(), &told).inspect_err(|refusal| {
+            self.note_refused(told.resize(), Some(refusal.clone()), occasion.clone());
+        });
+        let outcome = understood.and_then(|resize| {
             if deadline_unix_ms > 0 && clock::unix_ms() > deadline_unix_ms {
                 let message = "the deadline has passed: nobody waits".to_owned();
                 let (reason, rule) = (Reason::Expired, Rule::Deadline);
@@ -78,7 +82,7 @@ impl Handler<ResizeContainer> for Allocations {
             resize.map(|resize| self.resize_now_or_later(resize, occasion)).transpose()
         });
         MessageResult(match outcome {
-            Ok(event) => self.resized(&uid, event.flatten()),
+            Ok(event) => self.resized(is_meant.then_some(uid.as_str()), event.flatten()),
             Err(refusal) => {
                 tracing::info!(uid, container = told.container, reason = %refusal.reason, "a resize is refused: {refusal}");
                 self.metrics.refused(refusal.reason);
@@ -199,8 +203,9 @@ impl Allocations {
         self.note(now, Step::Whole(Request::Resize(resize)), overruled, occasion);
     }
 
-    fn resized(&self, uid: &str, event: Option<Arc<PlacementEvent>>) -> orm::AdmitReply {
-        let placed = wire::placement(&self.state, &self.view(), uid);
+    /// `uid` of the pod that was meant; `None`: it is not known, or by another sandbox, and then nothing is said to be placed.
+    fn resized(&self, uid: Option<&str>, event: Option<Arc<PlacementEvent>>) -> orm::AdmitReply {
+        let placed = uid.and_then(|uid| wire::placement(&self.state, &self.view(), uid));
         let (changed, pools) = match event {
             Some(event) => (event.placed.clone(), event.pools.clone()),
             None => (Vec::new(), wire::pools(&self.state, &self.view())),

@@ -1,6 +1,7 @@
 //! The gRPC face of the decisions.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures::Stream;
 use oxalyst_planner::decision::{Step, VERSION};
@@ -18,6 +19,8 @@ use crate::allocator;
 
 /// Decisions told where no number is asked for.
 const USUAL: usize = 100;
+/// How long what has been decided already is waited for: who asks waits for two seconds.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The face. What is kept is told without asking the allocator, which may be waiting for its disk.
 #[derive(Debug, Clone)]
@@ -43,8 +46,13 @@ impl Contract for Face {
     ) -> Result<Response<ListDecisionsReply>, Status> {
         let ListDecisionsRequest { pod, refused_only, limit } = request.into_inner();
         let limit = if limit == 0 { USUAL } else { usize::try_from(limit).unwrap_or(usize::MAX) };
-        let decisions = self.decisions.list(&pod, refused_only, limit);
-        Ok(Response::new(ListDecisionsReply { decisions, lost: self.decisions.lost() }))
+        let waiting = self.decisions.settle(PATIENCE).await;
+        Ok(Response::new(ListDecisionsReply {
+            decisions: self.decisions.list(&pod, refused_only, limit),
+            lost: self.decisions.lost(),
+            waiting,
+            oldest_unix_ms: self.decisions.oldest_unix_ms().unwrap_or_default(),
+        }))
     }
 
     async fn what_if(&self, request: Request<WhatIfRequest>) -> Result<Response<WhatIfReply>, Status> {

@@ -21,7 +21,7 @@ use super::files::Files;
 use super::kept::{Decisions, Limits};
 use super::segment::Segment;
 
-/// Decisions that may wait to be written: a burst of pods. What comes on top of it is not kept.
+/// Decisions that may wait to be written: a burst of pods. What comes on top of it is not kept, until half of it is written.
 const WAITING: usize = 256;
 /// After the disk has failed it is left alone for so long.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -103,8 +103,12 @@ impl Recorder {
     /// Takes a decision, or counts it as lost.
     pub fn note(&self, noted: Noted) {
         let Some(notes) = &self.notes else { return self.decisions.lose() };
+        if !self.decisions.has_room(WAITING as u64) {
+            return self.decisions.lose();
+        }
+        self.decisions.take();
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = notes.try_send(noted) {
-            self.decisions.lose();
+            self.decisions.take_back();
         }
     }
 }
@@ -146,6 +150,7 @@ impl Writer {
     fn run(mut self, notes: &Receiver<Noted>) {
         while let Ok(noted) = notes.recv() {
             self.record(noted);
+            self.decisions.wrote();
         }
     }
 

@@ -10,6 +10,8 @@ pub(super) struct Segment {
     pub(super) frames: Vec<Frame>,
     /// Bytes of the frames in the file.
     pub(super) bytes: usize,
+    /// Of these, the bytes of the state that it begins with.
+    pub(super) opening: usize,
     /// Steps among the frames.
     pub(super) steps: usize,
 }
@@ -25,6 +27,9 @@ impl Segment {
     pub(super) fn push(&mut self, frame: Frame) -> Vec<u8> {
         let bytes = encode_frame(frame.clone());
         self.bytes += bytes.len();
+        if self.frames.is_empty() && matches!(frame, Frame::Snapshot(_)) {
+            self.opening = bytes.len();
+        }
         self.steps += usize::from(matches!(frame, Frame::Step(_)));
         self.frames.push(frame);
         bytes
@@ -35,6 +40,11 @@ impl Segment {
             Frame::Step(step) => Some(step),
             _ => None,
         })
+    }
+
+    /// When its first step was decided.
+    pub(super) fn first_unix_ms(&self) -> Option<i64> {
+        self.recorded().find_map(|step| Some(step.envelope.as_ref()?.time_unix_ms))
     }
 
     /// The steps with how often each was decided alike, the newest first.

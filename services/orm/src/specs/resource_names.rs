@@ -35,6 +35,11 @@ pub enum ResourceNamesError {
         "orm_resource_names_map has {0:?}: write requested-name=cpu, =memory or =the name of a plugin's resource, separated by commas"
     )]
     NoPair(String),
+    /// The name of CPUs or of memory itself.
+    #[error(
+        "orm_resource_names_map gives {0:?} another meaning: it is what others stand for, write requested-name={0}"
+    )]
+    Itself(String),
     /// The same name twice.
     #[error("orm_resource_names_map names {0:?} twice")]
     Twice(String),
@@ -72,6 +77,11 @@ impl Default for ResourceNames {
 }
 
 impl ResourceNames {
+    /// Whether a name stands for this resource.
+    pub(crate) fn means(&self, resource: &str) -> bool {
+        self.0.values().any(|means| means == resource)
+    }
+
     /// Reads `requested-name=name` pairs, separated by commas; an empty text maps nothing.
     ///
     /// # Errors
@@ -84,6 +94,9 @@ impl ResourceNames {
             let (name, to) = (name.trim().to_owned(), to.trim());
             if name.is_empty() || to.is_empty() {
                 return Err(no_pair());
+            }
+            if [CPU, MEMORY].contains(&name.as_str()) {
+                return Err(ResourceNamesError::Itself(name));
             }
             if names.contains_key(&name) {
                 return Err(ResourceNamesError::Twice(name));
@@ -218,9 +231,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_understood_is_named() {
-        for (text, named) in
-            [("cpu", "\"cpu\""), ("=cpu", "\"=cpu\""), ("a=", "\"a=\""), ("a=cpu,a=cpu", "twice")]
-        {
+        for (text, named) in [
+            ("cpu", "\"cpu\""),
+            ("=cpu", "\"=cpu\""),
+            ("a=", "\"a=\""),
+            ("a=cpu,a=cpu", "twice"),
+            ("cpu=memory", "\"cpu\""),
+        ] {
             let error = ResourceNames::parse(text).unwrap_err().to_string();
             assert!(error.contains(named) && error.starts_with("orm_resource_names_map"), "{error}");
         }
