@@ -2,7 +2,7 @@
 
 use super::{Asked, Plugins, Pod, Refusal, Role, Rules, State, Trace, join::unaligned, refuse};
 use crate::{
-    plan::{Reason, Rule},
+    plan::{Flag, Reason, Rule},
     policy::{self, ContainerId, ContainerKind, Kind, Options, Wishes, memory},
     topology_manager::{Containers, Hint, Merged, Policy, Provider, Subject},
 };
@@ -247,7 +247,10 @@ impl Pod {
 
     /// What it wishes, as far as its level as served goes.
     pub(super) fn served_wishes(&self) -> Wishes {
-        if self.served == self.qos { self.wishes.clone() } else { Wishes::default() }
+        // One whose binding is lost is served as if it had wished nothing, until it is bound again.
+        let is_lost = |flag: &Flag| matches!(flag, Flag::NumaBindingLost | Flag::CpuOffline);
+        let lost = self.served == QosLevel::Shared && self.flags.iter().any(is_lost);
+        if self.served == self.qos && !lost { self.wishes.clone() } else { Wishes::default() }
     }
 }
 
