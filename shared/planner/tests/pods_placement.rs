@@ -5,7 +5,7 @@
 
 mod pods_support;
 
-use oxalyst_planner::plan::{Flag, NumaFree, Reason};
+use oxalyst_planner::plan::{Flag, NumaFree, Reason, Rule};
 use oxalyst_planner::pods::{SandboxRequest, free_per_node, shown_pools};
 use oxalyst_qos::QosLevel;
 use pods_support::*;
@@ -277,4 +277,20 @@ fn an_unbound_set_follows_the_l3_cache() {
     node.admit(&dedicated("b", 4));
     assert_eq!((node.cpus("a").as_str(), node.cpus("b").as_str()), ("0", "2-3,10-11"));
     assert_eq!(node.mems("b"), "1");
+}
+
+#[test]
+fn a_bound_pod_that_would_take_shared_pods_their_last_node_is_refused_by_that_rule() {
+    let mut node = Node::new(two_cpus());
+    node.admit(&shared("s"));
+    for request in [bound(dedicated("d", 1)), bound(shared("b"))] {
+        let refusal = node.refusal(&request);
+        assert_eq!((refusal.reason, refusal.rule), (Reason::Insufficient, Rule::OthersKeepCpus));
+        let why = "on 0 (shared pods that are not bound ask for 500m CPUs and need a node without bound pods; the others leave them 0)";
+        assert!(refusal.message.contains(why), "{}", refusal.message);
+    }
+    // Where there is no room anyway, that is the rule.
+    assert_eq!(node.refusal(&bound(dedicated("d", 2))).reason, Reason::Insufficient);
+    node.release("s", "s-1");
+    node.admit(&bound(dedicated("d", 1)));
 }
