@@ -294,3 +294,25 @@ fn a_bound_pod_that_would_take_shared_pods_their_last_node_is_refused_by_that_ru
     node.release("s", "s-1");
     node.admit(&bound(dedicated("d", 1)));
 }
+
+#[test]
+fn a_wish_that_makes_no_sense_is_refused_as_such() {
+    let node = Node::new(sixteen_cpus());
+    for (key, value) in [("numa_number", "many"), ("numa_number", "9"), ("numa_ids", "7"), ("numa_ids", "x")]
+    {
+        let wish = format!("{{\"{key}\": \"{value}\"}}");
+        let request = annotated(bound(dedicated("d", 1)), "katalyst.kubewharf.io/cpu_enhancement", &wish);
+        let refusal = node.refusal(&request);
+        assert_eq!(
+            (refusal.reason, refusal.rule),
+            (Reason::Invalid, Rule::Understood),
+            "{}",
+            refusal.message
+        );
+        assert!(refusal.message.contains(key), "{}", refusal.message);
+    }
+    let maybe = r#"{"full_pcpus_pairing": "maybe"}"#;
+    let request = annotated(bound(dedicated("d", 1)), "katalyst.kubewharf.io/cpu_enhancement", maybe);
+    let plan = node.plan(&request).unwrap();
+    assert!(plan.after.pods.get("d").unwrap().flags.contains(&Flag::EnhancementInvalid));
+}

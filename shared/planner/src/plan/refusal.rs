@@ -54,7 +54,7 @@ closed_set! {
     Rule {
         /// The request names what it is about.
         Named = "named",
-        /// What it asks for can be understood: one amount for each container and resource.
+        /// What it asks for can be understood: one amount for each container and resource, and wishes that the machine can have.
         Understood = "understood",
         /// A sandbox that has ended is not admitted any more.
         Ended = "ended",

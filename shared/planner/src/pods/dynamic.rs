@@ -257,7 +257,12 @@ impl Pod {
 /// A refusal of the policy.
 fn refused(rule: Rule) -> impl FnOnce(policy::Refusal) -> Refusal {
     move |refusal| {
-        let rule = if refusal.starves_others { Rule::OthersKeepCpus } else { rule };
+        let rule = match (refusal.kind, rule) {
+            _ if refusal.starves_others => Rule::OthersKeepCpus,
+            // It was not room that decided: the wish makes no sense here.
+            (Kind::Invalid, Rule::CpuRoom | Rule::MemoryRoom) => Rule::Understood,
+            (_, rule) => rule,
+        };
         refuse(reason(refusal.kind), rule, refusal.message)
     }
 }
