@@ -316,3 +316,33 @@ fn a_wish_that_makes_no_sense_is_refused_as_such() {
     let plan = node.plan(&request).unwrap();
     assert!(plan.after.pods.get("d").unwrap().flags.contains(&Flag::EnhancementInvalid));
 }
+
+#[test]
+fn a_shared_pod_cannot_name_a_pool_that_is_made_for_others_or_that_is_no_name() {
+    let mut node = Node::new(sixteen_cpus());
+    let long = "x".repeat(64);
+    let names = [
+        "reserve",
+        "reclaim",
+        "dedicated",
+        "share-NUMA0",
+        "isolation-1",
+        "../../etc",
+        "a\\u0007",
+        &long,
+        "..",
+    ];
+    for (nth, name) in names.iter().enumerate() {
+        let uid = format!("s{nth}");
+        let wish = format!("{{\"cpuset_pool\": \"{name}\"}}");
+        node.admit(&annotated(shared(&uid), CPU_ENHANCEMENT, &wish));
+        assert_eq!(node.placement(&uid).pool.as_deref(), Some("share"), "{name}");
+        assert_eq!(flags(&node, &uid), [Flag::PoolUnknown], "{name}");
+    }
+    for (uid, name) in [("b", "batch"), ("f", "flink_2.x"), ("s", "share")] {
+        let wish = format!("{{\"cpuset_pool\": \"{name}\"}}");
+        node.admit(&annotated(shared(uid), CPU_ENHANCEMENT, &wish));
+        assert_eq!(node.placement(uid).pool.as_deref(), Some(name));
+        assert_eq!(flags(&node, uid), []);
+    }
+}
