@@ -346,3 +346,17 @@ fn a_shared_pod_cannot_name_a_pool_that_is_made_for_others_or_that_is_no_name() 
         assert_eq!(flags(&node, uid), []);
     }
 }
+
+#[test]
+fn a_pools_part_on_one_node_has_that_nodes_memory_as_its_pods_do() {
+    let mut node = Node::new(sixteen_cpus());
+    node.admit(&bound(shared("b")));
+    node.admit(&shared("s"));
+    let of = |name: &str| {
+        let pools = shown_pools(&node.state, &node.machine);
+        pools.into_iter().find(|pool| pool.name == name).unwrap().mems
+    };
+    let placed = node.placement("b");
+    assert_eq!((of(&placed.pool.unwrap()), placed.mems.len()), (placed.mems, 1));
+    assert_eq!(of("share"), node.placement("s").mems);
+}
