@@ -80,6 +80,24 @@ fn every_kind_of_pod_is_taken_over_and_pools_are_not() {
 }
 
 #[test]
+fn who_has_cpus_that_there_are_not_waits_for_room_and_is_told() {
+    let mut import = import(&sample(), NOW);
+    let before = import.faults.len();
+    import.hold_against(&"0-4,8-9".parse().unwrap());
+    assert_eq!((import.taken().pods, import.taken().exclusive), (7, 1));
+    let told: Vec<_> = import.faults.iter().skip(before).map(ToString::to_string).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("aaaa-bound") && told[0].contains("does not have 5: it keeps"), "{told:?}");
+    assert!(told[1].contains("gggg-free") && told[1].contains("does not have 10-11: it gets"), "{told:?}");
+    let (state, _) = taken_over(&import);
+    let free = &state.pods.get("gggg-free").unwrap();
+    assert!(free.served == QosLevel::Shared && free.flags.contains(&Flag::AdoptedWithoutRoom));
+    let promoted = oxalyst_planner::pods::promote(&state, &machine(), &Rules::default());
+    let placed = &placements(&promoted.after, &machine())["gggg-free"].containers[0];
+    assert!(placed.exclusive && placed.cpus.len() == 2 && placed.flags.is_empty(), "{placed:?}");
+}
+
+#[test]
 fn who_is_taken_over_runs_where_it_did_container_by_container() {
     let (state, _) = taken_over(&import(&sample(), NOW));
     let placed = placements(&state, &machine());

@@ -305,3 +305,11 @@ async fn reserved_cpus_that_the_machine_lacks_are_named_at_the_start() {
     let mut orm = host.start(&["--set", "reserved_cpus=1-2,7,9"]).await;
     assert_eq!(orm.status().await.unwrap().facts["reserved.absent"], "7,9");
 }
+
+#[tokio::test]
+async fn reserved_cpus_that_there_are_not_are_told_as_a_fact_and_not_as_reserved() {
+    let host = Host::with_machine(4, 1);
+    let mut orm = host.start(&["--set", "reserved_cpus=0-1,99-101"]).await;
+    assert_eq!(orm.state().await.reserved, "0-1");
+    assert_eq!(orm.status().await.unwrap().facts["reserved.absent"], "99-101");
+}

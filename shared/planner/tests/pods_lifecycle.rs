@@ -225,7 +225,7 @@ fn a_set_that_is_all_offline_becomes_another() {
     let plan = node.replan();
     assert_eq!(plan.affected.len(), 2);
     let placement = node.placement("d");
-    assert!(placement.exclusive && placement.cpus.len() == 2 && placement.flags.contains(&Flag::CpuOffline));
+    assert!(placement.exclusive && placement.cpus.len() == 2 && placement.flags.is_empty(), "{placement:?}");
 }
 
 #[test]
@@ -294,4 +294,91 @@ fn a_bound_pod_whose_cpus_all_went_offline_gets_a_set_of_one_node_again_when_the
     node.promote();
     let placed = node.placement("d");
     assert!(placed.exclusive && placed.flags.is_empty() && node.machine.nodes_of(&placed.cpus).len() == 1);
+}
+
+#[test]
+fn a_bound_shared_pod_that_found_another_node_is_bound_and_not_flagged() {
+    let mut node = Node::new(sixteen_cpus());
+    node.admit(&bound(shared("b")));
+    let before = node.mems("b");
+    let home = node.machine.nodes().iter().find(|known| known.id.to_string() == before).unwrap().cpus.clone();
+    let whole = node.machine.clone();
+    node.machine = whole.clone().with_offline(&home);
+    node.replan();
+    let placed = node.placement("b");
+    assert!(
+        placed.mems.to_string() != before && placed.mems.len() == 1 && placed.flags.is_empty(),
+        "{placed:?}"
+    );
+    node.machine = whole;
+    node.replan();
+    assert_eq!((node.placement("b").flags.len(), node.placement("b").mems), (0, placed.mems));
+}
+
+#[test]
+fn a_bound_shared_pod_that_found_no_node_is_bound_again_once_there_is_one() {
+    let mut node = Node::new(sixteen_cpus());
+    node.admit(&bound(shared("b")));
+    node.admit(&shared("s"));
+    let home = node.placement("b").pool.unwrap();
+    let whole = node.machine.clone();
+    let all = whole.online().clone();
+    let own = node.placement("b").cpus;
+    let nodes = whole.nodes_of(&own);
+    let at_home = whole.nodes().iter().filter(|known| nodes.contains(known.id));
+    let at_home = at_home.fold(set(""), |union, known| &union | &known.cpus);
+    // What is left has room for the shared pod alone.
+    let left: oxalyst_topology::CpuSet = (&all - &at_home).iter().take(1).collect();
+    node.machine = whole.clone().with_offline(&(&all - &left));
+    node.replan();
+    let lost = node.placement("b");
+    assert!(lost.flags.contains(&Flag::NumaBindingLost) && lost.pool.as_deref() == Some("share"), "{lost:?}");
+    assert!(node.promote().is_empty());
+    // A restart remembers what it wished.
+    let records = oxalyst_planner::pods::record::whole(&node.state);
+    let records = records.iter().map(|change| (change.key.as_str(), change.value.as_deref().unwrap()));
+    let (state, faults) = oxalyst_planner::pods::record::load(records, &node.machine, &node.rules, set(""));
+    assert!(faults.is_empty(), "{faults:?}");
+    node.state = state;
+    node.machine = whole;
+    node.replan();
+    node.promote();
+    let again = node.placement("b");
+    assert!(again.flags.is_empty() && again.pool.unwrap().starts_with("share-NUMA"), "was in {home}");
+    assert_eq!(again.mems.len(), 1);
+    assert!(node.promote().is_empty());
+}
+
+#[test]
+fn a_flag_of_former_records_goes_from_a_set_that_is_whole() {
+    let mut node = Node::new(sixteen_cpus());
+    node.admit(&dedicated("d", 2));
+    std::sync::Arc::make_mut(node.state.pods.get_mut("d").unwrap()).flags.insert(Flag::CpuOffline);
+    node.replan();
+    assert!(node.placement("d").flags.is_empty());
+}
+
+#[test]
+fn a_pod_without_a_sandbox_so_far_is_placed_anew_and_gets_its_set_when_there_is_room() {
+    let mut node = Node::new(sixteen_cpus());
+    node.admit(&dedicated("d", 2));
+    node.admit(&dedicated("w", 2));
+    for uid in ["d", "w"] {
+        std::sync::Arc::make_mut(node.state.pods.get_mut(uid).unwrap()).sandbox_id = String::new();
+    }
+    let own = node.placement("d").cpus;
+    let whole = node.machine.clone();
+    node.machine = whole.clone().with_offline(&own);
+    node.replan();
+    let placed = node.placement("d");
+    assert!(placed.exclusive && placed.cpus.len() == 2 && placed.flags.is_empty(), "{placed:?}");
+    node.machine = whole.clone().with_offline(&(whole.online() - &set("15")));
+    node.replan();
+    assert!(!node.placement("d").exclusive && !node.placement("w").exclusive);
+    node.machine = whole;
+    node.replan();
+    node.promote();
+    assert!(
+        ["d", "w"].iter().all(|uid| node.placement(uid).exclusive && node.placement(uid).flags.is_empty())
+    );
 }

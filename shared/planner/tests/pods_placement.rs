@@ -5,7 +5,7 @@
 
 mod pods_support;
 
-use oxalyst_planner::plan::{Flag, NumaFree, Reason};
+use oxalyst_planner::plan::{Flag, NumaFree, Reason, Rule};
 use oxalyst_planner::pods::{SandboxRequest, free_per_node, shown_pools};
 use oxalyst_qos::QosLevel;
 use pods_support::*;
@@ -277,4 +277,86 @@ fn an_unbound_set_follows_the_l3_cache() {
     node.admit(&dedicated("b", 4));
     assert_eq!((node.cpus("a").as_str(), node.cpus("b").as_str()), ("0", "2-3,10-11"));
     assert_eq!(node.mems("b"), "1");
+}
+
+#[test]
+fn a_bound_pod_that_would_take_shared_pods_their_last_node_is_refused_by_that_rule() {
+    let mut node = Node::new(two_cpus());
+    node.admit(&shared("s"));
+    for request in [bound(dedicated("d", 1)), bound(shared("b"))] {
+        let refusal = node.refusal(&request);
+        assert_eq!((refusal.reason, refusal.rule), (Reason::Insufficient, Rule::OthersKeepCpus));
+        let why = "on 0 (shared pods that are not bound ask for 500m CPUs and need a node without bound pods; the others leave them 0)";
+        assert!(refusal.message.contains(why), "{}", refusal.message);
+    }
+    // Where there is no room anyway, that is the rule.
+    assert_eq!(node.refusal(&bound(dedicated("d", 2))).reason, Reason::Insufficient);
+    node.release("s", "s-1");
+    node.admit(&bound(dedicated("d", 1)));
+}
+
+#[test]
+fn a_wish_that_makes_no_sense_is_refused_as_such() {
+    let node = Node::new(sixteen_cpus());
+    for (key, value) in [("numa_number", "many"), ("numa_number", "9"), ("numa_ids", "7"), ("numa_ids", "x")]
+    {
+        let wish = format!("{{\"{key}\": \"{value}\"}}");
+        let request = annotated(bound(dedicated("d", 1)), "katalyst.kubewharf.io/cpu_enhancement", &wish);
+        let refusal = node.refusal(&request);
+        assert_eq!(
+            (refusal.reason, refusal.rule),
+            (Reason::Invalid, Rule::Understood),
+            "{}",
+            refusal.message
+        );
+        assert!(refusal.message.contains(key), "{}", refusal.message);
+    }
+    let maybe = r#"{"full_pcpus_pairing": "maybe"}"#;
+    let request = annotated(bound(dedicated("d", 1)), "katalyst.kubewharf.io/cpu_enhancement", maybe);
+    let plan = node.plan(&request).unwrap();
+    assert!(plan.after.pods.get("d").unwrap().flags.contains(&Flag::EnhancementInvalid));
+}
+
+#[test]
+fn a_shared_pod_cannot_name_a_pool_that_is_made_for_others_or_that_is_no_name() {
+    let mut node = Node::new(sixteen_cpus());
+    let long = "x".repeat(64);
+    let names = [
+        "reserve",
+        "reclaim",
+        "dedicated",
+        "share-NUMA0",
+        "isolation-1",
+        "../../etc",
+        "a\\u0007",
+        &long,
+        "..",
+    ];
+    for (nth, name) in names.iter().enumerate() {
+        let uid = format!("s{nth}");
+        let wish = format!("{{\"cpuset_pool\": \"{name}\"}}");
+        node.admit(&annotated(shared(&uid), CPU_ENHANCEMENT, &wish));
+        assert_eq!(node.placement(&uid).pool.as_deref(), Some("share"), "{name}");
+        assert_eq!(flags(&node, &uid), [Flag::PoolUnknown], "{name}");
+    }
+    for (uid, name) in [("b", "batch"), ("f", "flink_2.x"), ("s", "share")] {
+        let wish = format!("{{\"cpuset_pool\": \"{name}\"}}");
+        node.admit(&annotated(shared(uid), CPU_ENHANCEMENT, &wish));
+        assert_eq!(node.placement(uid).pool.as_deref(), Some(name));
+        assert_eq!(flags(&node, uid), []);
+    }
+}
+
+#[test]
+fn a_pools_part_on_one_node_has_that_nodes_memory_as_its_pods_do() {
+    let mut node = Node::new(sixteen_cpus());
+    node.admit(&bound(shared("b")));
+    node.admit(&shared("s"));
+    let of = |name: &str| {
+        let pools = shown_pools(&node.state, &node.machine);
+        pools.into_iter().find(|pool| pool.name == name).unwrap().mems
+    };
+    let placed = node.placement("b");
+    assert_eq!((of(&placed.pool.unwrap()), placed.mems.len()), (placed.mems, 1));
+    assert_eq!(of("share"), node.placement("s").mems);
 }

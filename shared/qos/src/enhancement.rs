@@ -13,6 +13,14 @@ pub const MEMORY_ENHANCEMENT: &str = "katalyst.kubewharf.io/memory_enhancement";
 const NUMA_BINDING: &str = "numa_binding";
 const NUMA_EXCLUSIVE: &str = "numa_exclusive";
 const CPUSET_POOL: &str = "cpuset_pool";
+const BOOLEAN: [&str; 6] = [
+    NUMA_BINDING,
+    NUMA_EXCLUSIVE,
+    "numa_share",
+    "align_by_socket",
+    "distribute_evenly_across_numa",
+    "full_pcpus_pairing",
+];
 
 /// The wishes of both enhancement annotations, by their short names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,8 +127,7 @@ pub fn enhancements(annotations: &Attributes) -> (Enhancements, Vec<EnhancementF
 
 fn understand(key: &str, value: Value) -> Result<String, Fault> {
     let Value::String(value) = value else { return Err(Fault::NotAString(key.to_owned())) };
-    let boolean = [NUMA_BINDING, NUMA_EXCLUSIVE].contains(&key);
-    if boolean && !["true", "false"].contains(&value.as_str()) {
+    if BOOLEAN.contains(&key) && !["true", "false"].contains(&value.as_str()) {
         return Err(Fault::NotABoolean { key: key.to_owned(), value });
     }
     Ok(value)
@@ -177,6 +184,13 @@ mod tests {
         let fault = Fault::NotABoolean { key: "numa_binding".to_owned(), value: "yes".to_owned() };
         assert_eq!(fault.to_string(), r#""numa_binding" is "yes", neither "true" nor "false""#);
         assert_eq!(faults, [fault]);
+        for key in BOOLEAN {
+            let text = |value: &str| format!("{{\"{key}\": \"{value}\"}}");
+            let (_, faults) = super::tests::read(&[(CPU_ENHANCEMENT, &text("maybe"))]);
+            assert!(matches!(faults.as_slice(), [Fault::NotABoolean { .. }]), "{key}: {faults:?}");
+            let (read, faults) = super::tests::read(&[(CPU_ENHANCEMENT, &text("false"))]);
+            assert_eq!((read.get(key), faults.len()), (Some("false"), 0));
+        }
     }
 
     proptest! {

@@ -261,7 +261,9 @@ impl Allocations {
             pools: wire::pools(&self.state, &self.view()),
             pods: wire::placements(&self.state, &self.view(), self.state.pods.keys()),
             online: self.view().online().to_string(),
-            reserved: self.state.cpus.reserved.to_string(),
+            // Those that the machine does not have are the fact `reserved.absent`.
+            reserved: (&self.state.cpus.reserved & &(self.machine.online() | self.machine.offline()))
+                .to_string(),
             free: pods::free_per_node(&self.state, &self.view()).iter().map(wire::free).collect(),
             storage_fault: self.storage_fault.clone().unwrap_or_default(),
         }

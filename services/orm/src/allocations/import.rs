@@ -30,6 +30,7 @@ pub(super) fn take_over(
     let (files, missing) = katalyst::read(dir);
     let mut import = katalyst::import(&files, clock::unix_ms());
     import.faults.splice(0..0, missing);
+    import.hold_against(&(machine.online() | machine.offline()));
     let plan = pods::take_over(&State::new(machine, reserved.clone()), machine, rules, &import.pods);
     let changes: Vec<_> = pods::record::changes(&plan, rules).into_iter().map(record::change).collect();
     ledger.commit(&changes)?;

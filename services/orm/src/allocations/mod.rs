@@ -145,7 +145,7 @@ impl Allocations {
         if !promoted.is_empty() {
             tracing::info!(
                 pods = promoted.pods.len(),
-                "dedicated pods that had waited for room get their sets"
+                "pods that had waited for room get what they asked for"
             );
             // Refused by a failing disk, they wait on.
             let _ = self.settle(promoted, Step::Promote, occasion);

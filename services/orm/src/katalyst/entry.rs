@@ -168,6 +168,26 @@ fn pool(pod: &Pod) -> Option<String> {
 // === impl Import ===
 
 impl Import {
+    /// Holds the sets against the machine's CPUs, online or not. A pod that has none of its own among them waits for room; one
+    /// that has some keeps these. Each is a fault.
+    pub fn hold_against(&mut self, cpus: &CpuSet) {
+        for pod in &mut self.pods {
+            let own = pod.own_cpus();
+            let absent = &own - cpus;
+            if absent.is_empty() {
+                continue;
+            }
+            let outcome = if absent == own {
+                pod.containers.iter_mut().for_each(|(_, own)| *own = None);
+                pod.flags.insert(Flag::AdoptedWithoutRoom);
+                "it gets others as soon as there is room"
+            } else {
+                "it keeps the others"
+            };
+            self.faults.push(Fault::Absent { uid: pod.uid.clone(), cpus: own, absent, outcome });
+        }
+    }
+
     /// How much it is.
     pub fn taken(&self) -> Taken {
         let exclusive = |pod: &&KnownPod| !pod.own_cpus().is_empty();

@@ -144,4 +144,18 @@ pub enum Fault {
         /// What counts.
         ours: String,
     },
+    /// CPUs of a pod that the machine does not have.
+    #[error(
+        "{CPU_STATE}: pod {uid} has the CPUs {cpus}, of which the machine does not have {absent}: {outcome}"
+    )]
+    Absent {
+        /// Pod uid.
+        uid: String,
+        /// What the file says.
+        cpus: CpuSet,
+        /// What of it is not there.
+        absent: CpuSet,
+        /// What becomes of the pod.
+        outcome: &'static str,
+    },
 }

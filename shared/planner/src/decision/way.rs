@@ -67,7 +67,7 @@ pub(super) fn refusing(rule: &str) -> &'static str {
         "memory-room" => "there has to be memory for it on NUMA nodes",
         "alignment" => "the topology policy wants its resources on the same NUMA nodes",
         "placement" => "what was agreed on has to be there",
-        "others-keep-cpus" => "everybody else keeps a CPU",
+        "others-keep-cpus" => "everybody else keeps a CPU, and unbound shared pods a NUMA node",
         "running-stays" => "what runs keeps its NUMA nodes, and its having a set of its own or not",
         "plugin" => "a plugin has to have what is asked of it, and to say so in time",
         "deadline" => "nobody waits for the answer any more",

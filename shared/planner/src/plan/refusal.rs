@@ -54,7 +54,7 @@ closed_set! {
     Rule {
         /// The request names what it is about.
         Named = "named",
-        /// What it asks for can be understood: one amount for each container and resource.
+        /// What it asks for can be understood: one amount for each container and resource, and wishes that the machine can have.
         Understood = "understood",
         /// A sandbox that has ended is not admitted any more.
         Ended = "ended",
@@ -66,7 +66,7 @@ closed_set! {
         Alignment = "alignment",
         /// What was agreed on can be taken.
         Placement = "placement",
-        /// Everybody else keeps a CPU.
+        /// Everybody else keeps a CPU, and shared pods that are not bound have room on NUMA nodes without bound pods.
         OthersKeepCpus = "others-keep-cpus",
         /// A running container keeps its NUMA nodes, and its having a set of its own or not.
         RunningStays = "running-stays",

@@ -11,7 +11,7 @@ closed_set! {
         EnhancementInvalid = "enhancement-invalid",
         /// An enhancement asks for something that this allocator does not do: left out.
         EnhancementUnserved = "enhancement-unserved",
-        /// The pod names a pool that does not exist: it runs in its level's own.
+        /// The pod names a pool that does not exist, or that it cannot have: it runs in its level's own.
         PoolUnknown = "pool-unknown",
         /// A dedicated pod of which no container has asked for CPUs so far: it runs in the shared pool.
         NoRequest = "no-request",

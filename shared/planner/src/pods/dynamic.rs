@@ -2,7 +2,7 @@
 
 use super::{Asked, Plugins, Pod, Refusal, Role, Rules, State, Trace, join::unaligned, refuse};
 use crate::{
-    plan::{Reason, Rule},
+    plan::{Flag, Reason, Rule},
     policy::{self, ContainerId, ContainerKind, Kind, Options, Wishes, memory},
     topology_manager::{Containers, Hint, Merged, Policy, Provider, Subject},
 };
@@ -247,14 +247,22 @@ impl Pod {
 
     /// What it wishes, as far as its level as served goes.
     pub(super) fn served_wishes(&self) -> Wishes {
-        if self.served == self.qos { self.wishes.clone() } else { Wishes::default() }
+        // One whose binding is lost is served as if it had wished nothing, until it is bound again.
+        let is_lost = |flag: &Flag| matches!(flag, Flag::NumaBindingLost | Flag::CpuOffline);
+        let lost = self.served == QosLevel::Shared && self.flags.iter().any(is_lost);
+        if self.served == self.qos && !lost { self.wishes.clone() } else { Wishes::default() }
     }
 }
 
 /// A refusal of the policy.
 fn refused(rule: Rule) -> impl FnOnce(policy::Refusal) -> Refusal {
     move |refusal| {
-        let rule = if refusal.starves_others { Rule::OthersKeepCpus } else { rule };
+        let rule = match (refusal.kind, rule) {
+            _ if refusal.starves_others => Rule::OthersKeepCpus,
+            // It was not room that decided: the wish makes no sense here.
+            (Kind::Invalid, Rule::CpuRoom | Rule::MemoryRoom) => Rule::Understood,
+            (_, rule) => rule,
+        };
         refuse(reason(refusal.kind), rule, refusal.message)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Asked, CpuPolicy, Given, Pod, PodRequest, Refusal, Role, Rules, State, Trace, dynamic, native, refuse,
-    settled,
+    settled, unnamed,
 };
 use crate::{
     plan::{Flag, Reason, Rule},
@@ -22,8 +22,9 @@ pub(super) fn admit(
     request: &PodRequest,
     trace: &mut Trace,
 ) -> Result<(), Refusal> {
-    if request.uid.is_empty() || request.sandbox_id.is_empty() {
-        return Err(refuse(Reason::Invalid, Rule::Named, "the pod's uid or its sandbox's id is missing"));
+    // The sandbox of a pod that was taken over need not be known yet.
+    if request.uid.is_empty() {
+        return Err(unnamed());
     }
     let known = after.pods.get(&request.uid);
     let mut pod = match known {

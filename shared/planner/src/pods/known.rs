@@ -175,7 +175,7 @@ impl Placing<'_> {
         match qos {
             QosLevel::Dedicated => Some(DEDICATED.to_owned()),
             QosLevel::Reclaimed => Some(RECLAIM.to_owned()),
-            QosLevel::Shared => Some(self.pool.or_else(|| wishes.cpuset_pool()).unwrap_or(SHARE).to_owned()),
+            QosLevel::Shared => Some(self.pool.or_else(|| wishes.shared_pool()).unwrap_or(SHARE).to_owned()),
             QosLevel::System => wishes.cpuset_pool().map(|pool| format!("system-{pool}")),
         }
     }

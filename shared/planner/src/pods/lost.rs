@@ -3,7 +3,7 @@
 use super::{CpuPolicy, Plugins, Pod, PodRequest, Rules, State, Trace, join, settled};
 use crate::{
     plan::Flag,
-    policy::{SHARE, Wishes, memory},
+    policy::{ContainerId, SHARE, Wishes, memory},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine};
@@ -12,6 +12,9 @@ use std::{
     sync::Arc,
 };
 
+/// What is said of a pod that has lost its CPUs and could not be placed anew.
+const LOST: [Flag; 2] = [Flag::CpuOffline, Flag::NumaBindingLost];
+
 /// Exclusive sets keep what is online of them. Who has nothing left is placed anew, and where there is no room for that runs in
 /// the shared pool, flagged; so does who was bound to a NUMA node that has no CPU any more.
 pub(super) fn take_up(after: &mut State, machine: &Machine, rules: &Rules, reserved: Option<&CpuSet>) {
@@ -19,12 +22,36 @@ pub(super) fn take_up(after: &mut State, machine: &Machine, rules: &Rules, reser
         after.cpus.reserved.clone_from(reserved);
     }
     take_up_memory(after, machine, rules);
+    forget_replaced(after, rules);
     settled::settle(after, machine, rules);
     for (_, uid, lost) in in_order(after, machine) {
         let Some(pod) = after.pods.get(&uid).cloned() else { continue };
         place_anew(after, machine, rules, &pod, &lost);
     }
     settled::settle(after, machine, rules);
+}
+
+/// A pod that has a whole set again, or is bound again, deviates no more: what its set lacks is derived. Records of before may
+/// say otherwise.
+fn forget_replaced(after: &mut State, rules: &Rules) {
+    if !matches!(rules.cpu_policy, CpuPolicy::Dynamic(_)) {
+        return;
+    }
+    let flagged = |pod: &Pod| LOST.iter().any(|flag| pod.flags.contains(flag));
+    let flagged: Vec<String> = after.pods.of_kind(flagged).map(|(uid, _)| uid.clone()).collect();
+    for uid in flagged {
+        let main = after.pods.get(&uid).map(|pod| ContainerId::new(uid.as_str(), pod.main.as_str()));
+        let own = main.and_then(|main| after.cpus.containers.get(&main));
+        let has_set = own.is_some_and(|own| own.qos == QosLevel::Dedicated);
+        let is_bound = own.is_some_and(|own| own.is_bound_shared());
+        after.change_pod(&uid, |pod| {
+            pod.flags.retain(|flag| match flag {
+                Flag::CpuOffline => !has_set,
+                Flag::NumaBindingLost => !is_bound,
+                _ => true,
+            });
+        });
+    }
 }
 
 /// Pods of which containers have lost all their CPUs, the oldest first.
@@ -57,10 +84,7 @@ fn place_anew(after: &mut State, machine: &Machine, rules: &Rules, pod: &Arc<Pod
         pod.containers.iter().cloned().partition(|container| moves(&container.name));
     let mut attempt = after.clone();
     attempt.drop_containers(&pod.uid, moves);
-    attempt.change_pod(&pod.uid, |pod| {
-        pod.containers = staying;
-        pod.flags.insert(flag);
-    });
+    attempt.change_pod(&pod.uid, |pod| pod.containers = staying);
     let request = PodRequest {
         uid: pod.uid.clone(),
         sandbox_id: pod.sandbox_id.clone(),
@@ -89,10 +113,6 @@ fn place_anew(after: &mut State, machine: &Machine, rules: &Rules, pod: &Arc<Pod
 fn to_shared(after: &mut State, pod: &Pod, flag: Flag, moves: impl Fn(&str) -> bool) {
     after.change_pod(&pod.uid, |pod| {
         pod.served = QosLevel::Shared;
-        // A dedicated pod is to get a set as it wished once there is room.
-        if pod.qos != QosLevel::Dedicated {
-            pod.wishes = Wishes::default();
-        }
         pod.flags.insert(flag);
     });
     after.cpus.change_of_pod(

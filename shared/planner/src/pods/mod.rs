@@ -81,6 +81,7 @@ pub fn plan_traced(
     let machine = rules.confine(machine);
     let mut after = state.clone();
     let outcome = match request {
+        Request::Admit(pod) if pod.sandbox_id.is_empty() => Err(unnamed()),
         Request::Admit(pod) => join::admit(&mut after, &machine, rules, pod, trace),
         Request::Resize(resize) => resize::resize(&mut after, &machine, rules, resize, trace),
         Request::RestartContainer { uid, container } => match state.pods.get(uid) {
@@ -110,6 +111,10 @@ pub fn plan_traced(
         }
         _ => wording::explained(refusal, state, &machine),
     })
+}
+
+fn unnamed() -> Refusal {
+    refuse(Reason::Invalid, Rule::Named, "the pod's uid or its sandbox's id is missing")
 }
 
 fn refuse(reason: Reason, rule: Rule, message: impl Into<String>) -> Refusal {

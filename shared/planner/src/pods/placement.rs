@@ -143,9 +143,14 @@ impl<'a> Seen<'a> {
         placement
     }
 
-    /// A system container that names no pool, or one that there is not, runs on all CPUs.
+    /// A system container that names no pool, or one that there is not, runs on all CPUs; a shared one that names what cannot be
+    /// a pool of its own, in `share`.
     fn pool_of<'c>(&self, entry: &'c Container, flags: &mut BTreeSet<Flag>) -> &'c str {
         if entry.qos != QosLevel::System {
+            let named = entry.qos == QosLevel::Shared && entry.wishes.cpuset_pool().is_some();
+            if named && entry.wishes.shared_pool().is_none() {
+                flags.insert(Flag::PoolUnknown);
+            }
             return entry.pool();
         }
         match entry.wishes.cpuset_pool() {

@@ -1,7 +1,7 @@
 //! The pools as they are shown.
 
 use super::{State, placement};
-use crate::policy::{RECLAIM, RESERVE, SHARE};
+use crate::policy::{RECLAIM, RESERVE, SHARE, node_of_pool};
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
 
 /// All CPUs: system pods that name no pool.
@@ -27,12 +27,17 @@ pub fn pools(state: &State, machine: &Machine) -> Vec<Pool> {
     cpus.entry(SYSTEM.to_owned()).or_insert_with(|| placement::everywhere(machine));
     let pods = placement::pods_by_pool(state, machine);
     let mems = state.memory.common_mems(machine);
+    let with_memory = machine.memory_nodes();
     let always = [SHARE, RECLAIM, RESERVE, SYSTEM];
     let others: Vec<String> = cpus.keys().filter(|name| !always.contains(&name.as_str())).cloned().collect();
     let names = always.iter().map(|name| (*name).to_owned()).chain(others);
     let pool = |name: String| Pool {
         cpus: cpus.get(&name).cloned().unwrap_or_default(),
-        mems: mems.clone(),
+        // A pool's part on one node is for pods that are bound to it.
+        mems: match node_of_pool(&name).filter(|node| with_memory.contains(*node)) {
+            Some(node) => NumaMask::only(node),
+            None => mems.clone(),
+        },
         pods: pods.get(&name).copied().unwrap_or(0),
         name,
     };

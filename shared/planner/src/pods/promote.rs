@@ -1,4 +1,5 @@
-//! Dedicated pods that run in the shared pool because there was no room: they get their set as soon as there is.
+//! Pods that run in the shared pool because there was no room: dedicated ones get their set as soon as there is, and those whose
+//! binding was lost are bound again.
 
 use super::{CpuPolicy, Plan, Plugins, Pod, PodRequest, Rules, State, Trace, join, settled};
 use crate::plan::Flag;
@@ -8,12 +9,17 @@ use oxalyst_topology::Machine;
 /// What sends a dedicated pod to the shared pool until there is room.
 const MAKESHIFT: [Flag; 2] = [Flag::AdoptedWithoutRoom, Flag::CpuOffline];
 
-/// Gives each dedicated pod that was left without a set one, where there is room now; those that were decided first come first.
+/// Gives each dedicated pod that was left without a set one, and binds shared ones whose binding was lost, where there is room now;
+/// those that were decided first come first.
 /// Nothing is refused: what does not fit waits on.
 pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
     let machine = rules.confine(machine);
     let makeshift = state.pods.of_kind(is_makeshift).map(|(_, pod)| pod);
-    let mut waiting: Vec<&Pod> = makeshift.filter(|pod| pod.total_cpu().0 > 0).collect();
+    let wants = |pod: &&Pod| match pod.qos {
+        QosLevel::Dedicated => pod.total_cpu().0 > 0,
+        _ => pod.wishes.numa_binding(),
+    };
+    let mut waiting: Vec<&Pod> = makeshift.filter(wants).collect();
     if !matches!(rules.cpu_policy, CpuPolicy::Dynamic(_)) {
         // Each container has its own set there, and what is left of a pod's stays with it.
         waiting.clear();
@@ -26,7 +32,7 @@ pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
         attempt.drop_containers(&pod.uid, |_| true);
         settled::settle(&mut attempt, &machine, rules);
         let mut flags = pod.flags.clone();
-        flags.retain(|flag| !MAKESHIFT.contains(flag));
+        flags.retain(|flag| !MAKESHIFT.contains(flag) && *flag != Flag::NumaBindingLost);
         let request = PodRequest {
             uid: pod.uid.clone(),
             sandbox_id: pod.sandbox_id.clone(),
@@ -50,7 +56,10 @@ pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
 }
 
 fn is_makeshift(pod: &Pod) -> bool {
-    pod.qos == QosLevel::Dedicated
-        && pod.served == QosLevel::Shared
-        && MAKESHIFT.iter().any(|flag| pod.flags.contains(flag))
+    let waits = match pod.qos {
+        QosLevel::Dedicated => MAKESHIFT.iter().any(|flag| pod.flags.contains(flag)),
+        QosLevel::Shared => pod.flags.contains(&Flag::NumaBindingLost),
+        QosLevel::Reclaimed | QosLevel::System => false,
+    };
+    waits && pod.served == QosLevel::Shared
 }

@@ -195,7 +195,7 @@ impl Alike for Container {
 /// The pool that a container of this level and these wishes is meant for.
 pub(super) fn specified_pool(qos: QosLevel, wishes: &Wishes) -> &str {
     match qos {
-        QosLevel::Shared => wishes.cpuset_pool().unwrap_or(SHARE),
+        QosLevel::Shared => wishes.shared_pool().unwrap_or(SHARE),
         QosLevel::Dedicated => DEDICATED,
         QosLevel::Reclaimed => RECLAIM,
         QosLevel::System => wishes.cpuset_pool().unwrap_or_default(),

@@ -1,6 +1,9 @@
 //! What a container wishes beyond its QoS level.
 
-use super::{Kind, Refusal};
+use super::{
+    Kind, Refusal,
+    state::{DEDICATED, INTERRUPT, ISOLATION, RECLAIM, RESERVE, node_of_pool},
+};
 use oxalyst_topology::{Machine, NumaMask};
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,6 +13,9 @@ pub struct Wishes(Arc<BTreeMap<String, String>>);
 
 /// Prefix that some keys carry in annotations.
 const PREFIX: &str = "katalyst.kubewharf.io/";
+
+/// Bytes of a pool's name.
+const MAX_POOL_NAME: usize = 63;
 
 // === impl Wishes ===
 
@@ -57,6 +63,12 @@ impl Wishes {
     /// The pool that the container names.
     pub fn cpuset_pool(&self) -> Option<&str> {
         self.get("cpuset_pool").filter(|name| !name.is_empty())
+    }
+
+    /// The pool that a shared container names, if it may be one of its own: letters, digits, '-', '_' and '.', at most 63 of them,
+    /// and no name of a pool that the allocator makes itself.
+    pub fn shared_pool(&self) -> Option<&str> {
+        self.cpuset_pool().filter(|name| may_be_named(name))
     }
 
     /// The NUMA nodes that somebody chose for the container before.
@@ -113,6 +125,17 @@ impl Wishes {
     fn is_true(&self, key: &str) -> bool {
         self.get(key) == Some("true")
     }
+}
+
+fn may_be_named(pool: &str) -> bool {
+    let spelled = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let made = [RESERVE, RECLAIM, INTERRUPT, DEDICATED, "fallback", "system"].contains(&pool)
+        || pool.starts_with(ISOLATION)
+        || node_of_pool(pool).is_some();
+    pool.len() <= MAX_POOL_NAME
+        && pool.bytes().all(spelled)
+        && pool.bytes().any(|byte| byte.is_ascii_alphanumeric())
+        && !made
 }
 
 impl FromIterator<(String, String)> for Wishes {

@@ -7,7 +7,7 @@ use super::{
         subsets::{ALL_SUBSETS, each_subset},
         view::{Node, View},
     },
-    eligible::eligible,
+    eligible::{Hindrance, weighed},
     existing,
     preference::prefer_existing,
     remembered,
@@ -40,6 +40,8 @@ struct Offer {
     /// What of it can be had: not what bound shared pods there ask for.
     room: MilliCpu,
     whole_cores: usize,
+    /// What keeps the container from it, and what could be had otherwise.
+    hindrance: Option<(Hindrance, MilliCpu)>,
 }
 
 /// Sizes of the machine, on average, as integer arithmetic has them.
@@ -117,25 +119,27 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
 }
 
 fn offers(view: &View<'_>, request: &Request, asked: &Asked) -> Vec<Offer> {
-    let eligible: BTreeSet<u32> = eligible(view, request).iter().map(|node| node.id).collect();
     let mut cores: BTreeMap<u32, usize> = BTreeMap::new();
     for cpu in view.machine.cpus() {
         *cores.entry(cpu.core).or_default() += 1;
     }
     let sockets: BTreeSet<u32> = view.nodes.iter().map(|node| node.socket).collect();
-    let offer = |node: &Node<'_>| {
+    let offer = |(node, hindrance): (&Node<'_>, Option<Hindrance>)| {
         let socket = sockets.range(..node.socket).count() % 64;
         let taken = asked.exclusive && node.allocated;
-        let room = if taken || !eligible.contains(&node.id) { 0 } else { node.unasked() };
+        let could = MilliCpu(if taken { 0 } else { node.unasked() });
+        let hindrance = hindrance.map(|hindrance| (hindrance, could));
+        let room = if hindrance.is_some() { MilliCpu(0) } else { could };
         let mut free_of: BTreeMap<u32, usize> = BTreeMap::new();
         for cpu in node.free.iter().filter_map(|id| view.machine.cpu(id)) {
             *free_of.entry(cpu.core).or_default() += 1;
         }
         let whole_cores = free_of.iter().filter(|(core, free)| cores.get(core) == Some(free)).count();
-        Offer { node: node.id, socket: 1 << socket, room: MilliCpu(room), whole_cores }
+        Offer { node: node.id, socket: 1 << socket, room, whole_cores, hindrance }
     };
     // An exclusive container would take the node from under bound shared pods.
-    view.nodes.iter().filter(|node| !(asked.exclusive && node.bound_shared)).map(offer).collect()
+    let weighed = weighed(view, request).into_iter();
+    weighed.filter(|(node, _)| !(asked.exclusive && node.bound_shared)).map(offer).collect()
 }
 
 // === impl Sizes ===
@@ -236,11 +240,30 @@ impl Asked {
     }
 
     fn nowhere(&self, offers: &[Offer]) -> Refusal {
-        let free: Vec<_> = offers.iter().map(|offer| format!("{} on {}", offer.room, offer.node)).collect();
+        let words = |offer: &Offer| match &offer.hindrance {
+            Some((why, _)) => format!("{} on {} ({why})", offer.room, offer.node),
+            None => format!("{} on {}", offer.room, offer.node),
+        };
+        let free: Vec<_> = offers.iter().map(words).collect();
         let free = if free.is_empty() { "none".to_owned() } else { free.join(", ") };
-        Refusal::insufficient(format!(
-            "no set of NUMA nodes gives {} CPUs as asked; free CPUs by NUMA node: {free}",
+        let message = format!(
+            "no set of NUMA nodes gives {} CPUs as asked; CPUs for this pod by NUMA node: {free}",
             self.request
-        ))
+        );
+        // What there would be if shared pods did not need a node for themselves.
+        let could = offers.iter().filter_map(|offer| match offer.hindrance {
+            Some((Hindrance::SharedPods { .. }, could)) => Some(could.0),
+            Some((Hindrance::Neighbour, _)) => None,
+            None => Some(offer.room.0),
+        });
+        let most =
+            if self.may_span() { could.fold(0, u64::saturating_add) } else { could.max().unwrap_or(0) };
+        let spared =
+            offers.iter().any(|offer| matches!(offer.hindrance, Some((Hindrance::SharedPods { .. }, _))));
+        if spared && most >= self.request.0 {
+            Refusal::starving(message)
+        } else {
+            Refusal::insufficient(message)
+        }
     }
 }

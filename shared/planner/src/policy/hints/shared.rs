@@ -1,8 +1,12 @@
 //! Bound shared containers.
 
 use super::{
-    super::{Options, Refusal, Request, request::whole, view::View},
-    eligible::eligible,
+    super::{
+        Options, Refusal, Request,
+        request::whole,
+        view::{Node, View},
+    },
+    eligible::{Hindrance, eligible, weighed},
     existing,
     preference::{Candidate, by_preference, prefer_existing},
 };
@@ -31,13 +35,25 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
     let mut hints = by_preference(candidates, options);
     prefer_existing(options, request, &mut hints)?;
     if hints.is_empty() {
-        let free: Vec<_> =
-            view.nodes.iter().map(|node| format!("{} on {}", node.free.len(), node.id)).collect();
-        return Err(Refusal::insufficient(format!(
-            "no NUMA node takes {} CPUs of a bound shared pod beside those who are there; free CPUs by NUMA node: {}",
-            request.aggregated(),
-            free.join(", ")
-        )));
+        return Err(nowhere(view, request));
     }
     Ok(Some(hints))
+}
+
+fn nowhere(view: &View<'_>, request: &Request) -> Refusal {
+    let weighed = weighed(view, request);
+    let words = |(node, hindrance): &(&Node<'_>, Option<Hindrance>)| match hindrance {
+        Some(why) => format!("{} on {} ({why})", node.free.len(), node.id),
+        None => format!("{} on {}", node.free.len(), node.id),
+    };
+    let free: Vec<_> = weighed.iter().map(words).collect();
+    let message = format!(
+        "no NUMA node takes {} CPUs of a bound shared pod beside those who are there; free CPUs by NUMA node: {}",
+        request.aggregated(),
+        free.join(", ")
+    );
+    let starves = |(node, hindrance): &(&Node<'_>, Option<Hindrance>)| {
+        matches!(hindrance, Some(Hindrance::SharedPods { .. })) && node.unasked() >= request.aggregated().0
+    };
+    if weighed.iter().any(starves) { Refusal::starving(message) } else { Refusal::insufficient(message) }
 }
