@@ -203,8 +203,7 @@ async fn a_start_that_cannot_succeed_says_why_on_one_line_and_ends_with_2() {
     let missing = host.dir.path().join("missing.yaml");
     let unknown = host.dir.path().join("unknown.yaml");
     std::fs::write(&unknown, "reserved_cpu: '0'\n").unwrap();
-    let own = format!("ledger_dir={}", host.dir.path().join("own-ledger").display());
-    let cases: [(&str, &[&str], &str); 14] = [
+    let cases: [(&str, &[&str], &str); 13] = [
         ("run", &[], "already in use"),
         ("other", &[], "locked by process"),
         ("other", &["--config", path(&missing)], "missing.yaml"),
@@ -218,7 +217,6 @@ async fn a_start_that_cannot_succeed_says_why_on_one_line_and_ends_with_2() {
         ("other", &["--set", "ledger_dir=/proc/x"], "/proc/x"),
         ("other", &["--set", "memory_reserved=99=1024"], "NUMA node 99, which is not there"),
         ("other", &["--set", "memory_reserved=0=1099511627776"], "which has 17179869184"),
-        ("other", &["--set", "import_katalyst_dir=/nope", "--set", &own], "import_katalyst_dir /nope"),
     ];
     for (run, more, expected) in cases {
         let output = host.fails(run, more).await;

@@ -59,12 +59,6 @@ pub enum OpenError {
         /// What is there instead.
         has: String,
     },
-    /// There is no folder to take over from, and the ledger is new.
-    #[error("import_katalyst_dir {path} is no folder: name the one that holds Katalyst's state files, or nothing", path = path.display())]
-    NoImport {
-        /// As given.
-        path: PathBuf,
-    },
     /// The parent of the ledger's folder cannot be made.
     #[error("cannot create {path}: {source}: set ledger_dir to a folder that can be written", path = path.display())]
     Folder {
@@ -95,7 +89,6 @@ impl OpenError {
             Self::Commit(_) => true,
             Self::Ledger(_)
             | Self::MemoryReserved { .. }
-            | Self::NoImport { .. }
             | Self::Machine(_)
             | Self::Rules(_)
             | Self::Root { .. }
@@ -141,9 +134,6 @@ impl Allocations {
             .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
         let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
         if let Some(dir) = &settings.import_katalyst_dir {
-            if ledger.generation() == 0 && !dir.is_dir() {
-                return Err(OpenError::NoImport { path: dir.clone() });
-            }
             import::take_over(&mut ledger, dir, (&machine, &rules, &reserved), &mesh.facts)?;
         }
         take_over_former(&mut ledger, &machine, &rules, &reserved)?;
