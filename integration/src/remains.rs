@@ -165,15 +165,22 @@ mod tests {
         let _held_open = child.stdin.take();
         let pid = child.id();
         drop(lock);
-        assert!(abandoned().contains(&here), "its owner is gone");
+        // A program that another test starts has the lock as well until it runs.
+        soon("its owner is gone", || abandoned().contains(&here));
         // The kernel shows a new program's arguments a moment after it runs.
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while with_argument_below("common.run_dir=", &here) != [pid] {
-            assert!(Instant::now() < deadline, "process {pid} is not found by its arguments");
-            std::thread::yield_now();
-        }
+        soon("the process is found by its arguments", || {
+            with_argument_below("common.run_dir=", &here) == [pid]
+        });
         let waiter = std::thread::spawn(move || child.wait().unwrap());
         clear(&here);
         assert!(!waiter.join().unwrap().success() && !here.exists() && !machine.path().exists());
+    }
+
+    fn soon(what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !holds() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::yield_now();
+        }
     }
 }
