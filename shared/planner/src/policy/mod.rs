@@ -10,6 +10,7 @@
 
 mod hints;
 pub mod memory;
+mod of_pod;
 mod options;
 mod place;
 mod pools;

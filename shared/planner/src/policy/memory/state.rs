@@ -175,11 +175,7 @@ impl State {
 
     /// The containers of a pod, ascending by name.
     pub fn of_pod<'p>(&self, pod: &'p str) -> impl Iterator<Item = (&ContainerId, &Container)> + use<'_, 'p> {
-        let from = ContainerId::new(pod, "");
-        self.containers
-            .from(&from)
-            .take_while(move |(id, _)| &*id.pod == pod)
-            .map(|(id, container)| (id, &**container))
+        self.containers.of_pod(pod)
     }
 
     /// Changes the containers of a pod for which this is true.
@@ -189,20 +185,12 @@ impl State {
         which: impl Fn(&ContainerId, &Container) -> bool,
         change: impl Fn(&mut Container),
     ) {
-        let ids = self.of_pod(pod).filter(|(id, container)| which(id, container));
-        for id in ids.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
-            if let Some(container) = self.containers.get_mut(&id) {
-                change(Arc::make_mut(container));
-            }
-        }
+        self.containers.change_of_pod(pod, which, change);
     }
 
     /// Takes the containers of a pod out for which this is true.
     pub fn drop_of_pod(&mut self, pod: &str, which: impl Fn(&ContainerId) -> bool) {
-        let ids = self.of_pod(pod).map(|(id, _)| id).filter(|id| which(id));
-        for id in ids.cloned().collect::<Vec<_>>() {
-            self.containers.remove(&id);
-        }
+        self.containers.drop_of_pod(pod, which);
     }
 
     /// The state once the changes hold.
