@@ -1,4 +1,4 @@
-//! How long merging takes where every resource offers every mask: `cargo run --release -p orm --example merge_times`.
+//! How long merging takes where every resource offers every mask: `cargo run --release -p oxalyst-planner --example merge_times`.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
 
 use oxalyst_planner::topology_manager::{Hint, Nodes, Policy, Provider, every_mask, merge};
