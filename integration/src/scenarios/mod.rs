@@ -121,6 +121,16 @@ impl<R: Runtime> World<R> {
         self.state().await.pods.into_iter().find(|p| p.pod_uid == pod.uid)
     }
 
+    /// Waits until the allocator holds the pod in `sandbox`.
+    pub async fn knows(&self, pod: &PodSpec, sandbox: &SandboxId) {
+        let known = poll_until(CONVERGE, async || match self.placement(pod).await {
+            Some(placement) if placement.sandbox_id == sandbox.0 => Ok(()),
+            other => Err(other),
+        })
+        .await;
+        assert!(known.is_ok(), "not in {}: {known:?}", sandbox.0);
+    }
+
     /// Waits until the gateway has (or, with false, has lost) a synchronised session with the runtime.
     pub async fn connected(&mut self, wanted: bool) {
         let done = poll_until(CONVERGE, async || {
