@@ -448,7 +448,7 @@ impl HooksContext {
                 if let Some(fault) = look.fault {
                     tracing::warn!(container = %id, %fault, "starts unchecked");
                 }
-                self.ask(Reported(look.reports)).await?;
+                self.ask(Reported { reports: look.reports, whole: look.whole }).await?;
                 let seen = look.seen.into_iter().filter(|(_, seen)| matches!(seen, Seen::Files(_))).collect();
                 // What is left differing is the mender's work.
                 let _ = self.ask(Observed(seen)).await?;
