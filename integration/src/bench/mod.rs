@@ -2,6 +2,7 @@
 //! with it so that noise hits both.
 
 mod bare_reads;
+mod beside;
 mod cgroups;
 mod commit;
 mod floor;
@@ -60,7 +61,8 @@ pub async fn run(
     for containers in [100, 500, 2000] {
         if wanted("metrics-pass") {
             note(&format!("metrics-pass: {containers} containers"));
-            keep("metrics-pass", metrics::measure(&folder.join(format!("m{containers}")), containers).await);
+            let folder = folder.join(format!("m{containers}"));
+            keep("metrics-pass", metrics::measure(&folder, containers, &mut note).await);
         }
     }
     (rows, faults)
