@@ -5,7 +5,7 @@ mod validate;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use actix::Addr;
@@ -53,7 +53,8 @@ const LOOK_DEADLINE: Duration = Duration::from_millis(500);
 const AFTER_REPLY: Duration = Duration::from_millis(250);
 
 /// Events beyond those that every runtime knows, asked for where it tells a version of NRI.
-pub const NEWER: [Event; 2] = [Event::PostUpdatePodSandbox, Event::ValidateContainerAdjustment];
+pub const NEWER: [Event; 3] =
+    [Event::UpdatePodSandbox, Event::PostUpdatePodSandbox, Event::ValidateContainerAdjustment];
 
 /// What the hooks of every session share.
 #[derive(Clone, Debug)]
@@ -76,8 +77,8 @@ pub struct HooksContext {
     pub calls: Calls,
     /// Hears what stands in the way.
     pub diagnosis: Diagnosis,
-    /// Whether events are asked for that not every runtime knows: until one has refused them.
-    pub newer_events: Arc<AtomicBool>,
+    /// How many of [`NEWER`] are asked for: one less each time that a runtime may have refused the last of them.
+    pub newer_events: Arc<AtomicUsize>,
 }
 
 /// The hooks of one session.
@@ -127,7 +128,7 @@ impl Plugin for Hooks {
             unified: self.context.kernel.is_unified(LOOK_DEADLINE).await.unwrap_or_default(),
         };
         self.runtime = format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned();
-        let newer = if self.context.newer_events.load(Ordering::Relaxed) { &NEWER[..] } else { &[] };
+        let newer = NEWER.get(..self.context.newer_events.load(Ordering::Relaxed)).unwrap_or(&NEWER);
         Ok(ConfigureResponse { events: mask_for(&request, newer) })
     }
 
@@ -206,7 +207,10 @@ impl Plugin for Hooks {
                 context.nudge.now();
                 Ok(())
             }
-            (Event::PostUpdatePodSandbox, _) => context.ask(RefreshSandbox(translate::sandbox(pod))).await,
+            // Before it happens and after: its containers' updates, which come in between, are asked about with the new totals.
+            (Event::UpdatePodSandbox | Event::PostUpdatePodSandbox, _) => {
+                self.timed("UpdatePodSandbox", context.ask(RefreshSandbox(translate::sandbox(pod)))).await
+            }
             (Event::PostUpdateContainer, _) => {
                 context.nudge.now();
                 Ok(())
@@ -449,7 +453,7 @@ impl HooksContext {
                 if let Some(fault) = look.fault {
                     tracing::warn!(container = %id, %fault, "starts unchecked");
                 }
-                self.ask(Reported(look.reports)).await?;
+                self.ask(Reported { reports: look.reports, whole: look.whole }).await?;
                 let seen = look.seen.into_iter().filter(|(_, seen)| matches!(seen, Seen::Files(_))).collect();
                 // What is left differing is the mender's work.
                 let _ = self.ask(Observed(seen)).await?;

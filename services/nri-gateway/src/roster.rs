@@ -103,18 +103,30 @@ impl Roster {
     }
 
     /// These parts of what a container is to have cannot be put into effect.
-    fn reported(&mut self, reports: Vec<(String, String)>) {
-        let mut by_id: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    /// What was reported of one that is not whole stands beside what is reported now: a look that writes nothing knows less.
+    fn reported(&mut self, reports: Vec<(String, String)>, whole: &[String]) {
+        let mut by_id: BTreeMap<String, Vec<String>> =
+            whole.iter().map(|id| (id.clone(), Vec::new())).collect();
         for (id, report) in reports {
             by_id.entry(id).or_default().push(report);
         }
         for (id, reports) in by_id {
-            if let Some(entry) = self.containers.get_mut(&id)
-                && entry.reports != reports
-            {
-                tracing::warn!(container = %id, ?reports, "not all that was decided can be put into effect");
-                entry.reports = reports;
+            let Some(entry) = self.containers.get_mut(&id) else { continue };
+            let is_known = |report| entry.reports.contains(report);
+            let stands = match whole.contains(&id) {
+                true => entry.reports == reports,
+                false => reports.iter().all(is_known),
+            };
+            if stands {
+                continue;
             }
+            match reports.is_empty() {
+                true => tracing::info!(container = %id, "all that was decided is in effect"),
+                false => {
+                    tracing::warn!(container = %id, ?reports, "not all that was decided can be put into effect");
+                }
+            }
+            entry.reports = reports;
         }
     }
 

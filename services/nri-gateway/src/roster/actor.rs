@@ -164,7 +164,12 @@ pub struct Others {
 /// What of containers cannot be put into effect, and why.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub struct Reported(pub Vec<(String, String)>);
+pub struct Reported {
+    /// Container and reason.
+    pub reports: Vec<(String, String)>,
+    /// Containers for which there is nothing to write: what was reported of an earlier write is over.
+    pub whole: Vec<String>,
+}
 
 /// What the tree of cgroups shows, where no runtime tells.
 #[derive(Debug, Message)]
@@ -245,7 +250,7 @@ answers! {
     Wrote => |roster, Wrote(ids)| roster.wrote(&ids);
     Applied => |roster, Applied(changes)| roster.applied(&changes);
     Others => |roster, Others { pod_uid, container }| roster.others(&pod_uid, &container);
-    Reported => |roster, Reported(reports)| roster.reported(reports);
+    Reported => |roster, Reported { reports, whole }| roster.reported(reports, &whole);
     TakeCensus => |roster, TakeCensus(census)| roster.take_census(census);
     SettleUnknown => |roster, SettleUnknown(uids)| roster.settle_unknown(&uids);
     Holds => |roster, Holds| roster.holds();
