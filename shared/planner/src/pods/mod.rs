@@ -17,6 +17,7 @@ mod diff;
 mod division;
 mod dynamic;
 mod ended;
+mod gave;
 mod join;
 mod known;
 mod lost;
@@ -41,6 +42,7 @@ mod trace;
 mod wording;
 
 pub use adopt::adopt;
+pub use gave::{PluginsGave, take_gave, take_gave_traced};
 pub use known::{KnownPod, take_over};
 pub use outcome::Plan;
 pub use placement::{
