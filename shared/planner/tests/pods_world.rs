@@ -148,7 +148,8 @@ fn every_change_of_settings_keeps_the_sets_that_fit_and_leaves_nobody_without_cp
                 }
                 let flags = &placements(&node.state, &machine)[uid].containers[0].flags;
                 // Under the dynamic policy those of other levels have no claim to a set.
-                let claims = matches!(then.cpu_policy, CpuPolicy::Native(_)) || ["bound", "own"].contains(&uid.as_str());
+                let claims = matches!(then.cpu_policy, CpuPolicy::Native(_))
+                    || ["bound", "own"].contains(&uid.as_str());
                 if claims && &left != cpus {
                     let told = flags.contains(&Flag::CpuOffline)
                         || now.get(uid).is_some_and(|now| now.len() == cpus.len());

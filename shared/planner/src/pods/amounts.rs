@@ -27,7 +27,8 @@ pub(super) fn share_nodes(provider: &mut Provider) -> bool {
     let masks = |hints: &[Hint]| -> BTreeSet<NumaMask> {
         hints.iter().filter_map(|hint| hint.mask.clone()).collect()
     };
-    let mut lists = provider.iter().filter(|(name, _)| is_memory(name)).filter_map(|(_, hints)| hints.as_ref());
+    let mut lists =
+        provider.iter().filter(|(name, _)| is_memory(name)).filter_map(|(_, hints)| hints.as_ref());
     let Some(first) = lists.next() else { return true };
     if lists.clone().next().is_none() {
         return true;

@@ -161,9 +161,8 @@ impl<'a> Joining<'a> {
     /// Each resource has NUMA nodes with room, and none of these have room for all of them.
     fn nowhere_together(&self, asked: &amounts::Amounts) -> Refusal {
         let amount = |(resource, bytes): (&memory::Resource, &Bytes)| {
-            let free = |node: &u32| {
-                format!("{} on {node}", self.after.memory.free(&self.supply, *node, *resource))
-            };
+            let free =
+                |node: &u32| format!("{} on {node}", self.after.memory.free(&self.supply, *node, *resource));
             let free: Vec<_> = self.supply.0.keys().map(free).collect();
             format!("{bytes} of {resource} (free by NUMA node: {})", free.join(", "))
         };
