@@ -17,6 +17,7 @@ pub mod imitation;
 pub mod kubernetes;
 pub mod lab;
 pub mod mesh;
+pub mod plugin;
 pub mod process;
 pub mod remains;
 pub mod runtime;

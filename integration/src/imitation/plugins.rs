@@ -58,6 +58,7 @@ struct Plugin {
 #[derive(Debug, Default)]
 pub(super) struct Adjusted {
     pub(super) resources: LinuxResources,
+    pub(super) env: Vec<String>,
     pub(super) updates: Vec<ContainerUpdate>,
 }
 
@@ -215,6 +216,7 @@ impl Plugins {
             if asked() > before {
                 self.note_creation(container, &answer);
             }
+            adjusted.env = env_of(&answer);
             let linux = answer.adjust.and_then(|a| a.linux);
             adjusted.resources = linux.and_then(|l| l.resources).unwrap_or_default();
             adjusted.updates = answer.update;
@@ -226,6 +228,7 @@ impl Plugins {
             let call = plugin.session.create_container(pod.clone(), container.clone());
             let Some(answer) = self.call(Event::CreateContainer, &plugin, call).await? else { continue };
             self.note_creation(container, &answer);
+            adjusted.env.extend(env_of(&answer));
             let linux = answer.adjust.and_then(|a| a.linux);
             if let Some(resources) = linux.and_then(|l| l.resources) {
                 if resources.cpu.as_ref().is_some_and(|cpu| !cpu.cpus.is_empty())
@@ -437,6 +440,12 @@ impl RuntimeService for Updates {
         let _turn = self.0.turn.lock().await;
         Ok(self.0.apply(&updates))
     }
+}
+
+/// The environment that a plugin's answer adds.
+fn env_of(answer: &CreateContainerResponse) -> Vec<String> {
+    let env = answer.adjust.iter().flat_map(|adjust| &adjust.env);
+    env.map(|entry| format!("{}={}", entry.key, entry.value)).collect()
 }
 
 /// Binds the runtime's socket anew.

@@ -140,6 +140,33 @@ fn memory_is_summed_only_where_every_container_tells() {
 }
 
 #[test]
+fn memory_follows_a_list_of_what_differs() {
+    let app = |uid: &str, bytes: Option<u64>| Pod {
+        uid: uid.into(),
+        containers: vec![PodContainer {
+            r#type: "app".into(),
+            request_memory_bytes: bytes,
+            ..PodContainer::default()
+        }],
+        ..Pod::default()
+    };
+    let whole =
+        PodList { pods: vec![app("a", Some(1)), app("b", Some(2)), app("c", Some(3))], ..PodList::default() };
+    let mut memory = MemoryRequests::new();
+    assert!(take_up_memory(&mut memory, &whole));
+    assert!(!take_up_memory(&mut memory, &whole));
+    let differs = PodList {
+        pods: vec![app("b", Some(7)), app("c", None)],
+        changes_only: true,
+        removed_pod_uids: vec!["a".into()],
+        ..PodList::default()
+    };
+    assert!(take_up_memory(&mut memory, &differs));
+    assert_eq!(memory, BTreeMap::from([("b".to_owned(), 7)]));
+    assert!(!take_up_memory(&mut memory, &differs), "heard again, it says nothing new");
+}
+
+#[test]
 fn an_object_holds_while_ours_is_in_it_whatever_others_add() {
     let desired = build(&node(), &topology(), &state(vec![]), &MemoryRequests::new()).unwrap();
     let mut seen = desired.clone();
