@@ -202,8 +202,10 @@ async fn o9_remove_pod_is_told_to_all_plugins_again_each_period_until_all_have_h
     // Once both have heard it they are told of others only, by this process and by the next one.
     let next = spec("next", SHARED, 500, &[(GPU, 1), ("vendor.io/nic", 1)]);
     specs.tell(&mut orm, std::slice::from_ref(&next)).await;
-    until("both have heard it", async || told_of_s_until_next(&mut orm, &gpu, &nic).await.eq(&0).then_some(()))
-        .await;
+    until("both have heard it", async || {
+        told_of_s_until_next(&mut orm, &gpu, &nic).await.eq(&0).then_some(())
+    })
+    .await;
     drop(orm);
     let mut orm = host.start(&PATIENT).await;
     fact(&mut orm, "plugins", |known| known.split(", ").count() == 2 && !known.contains('(')).await;
@@ -222,7 +224,8 @@ async fn told_of_s_until_next(orm: &mut Orm, gpu: &Plugin, nic: &Plugin) -> usiz
     placed(&orm.admit(&next).await);
     assert!(orm.release("next", &next.sandbox_id).await);
     let told = |uid: &str| {
-        [gpu, nic].map(|plugin| plugin.now(|plugin| plugin.removed.iter().filter(|told| *told == uid).count()))
+        [gpu, nic]
+            .map(|plugin| plugin.now(|plugin| plugin.removed.iter().filter(|told| *told == uid).count()))
     };
     until("they are told of the next one", async || (!told("next").contains(&0)).then_some(())).await;
     told("s").iter().sum()
@@ -264,6 +267,8 @@ async fn o13_what_accompanies_a_resource_is_kept_and_told_and_is_not_the_pods_me
     let before = placed(&orm.admit(&sandbox("s", SHARED, Some(512))).await).clone();
     let company = before.plugins.iter().find(|given| given.resource != GPU).unwrap();
     assert_eq!((company.plugin.as_str(), company.oci_property_name.as_str()), (GPU, "MemoryLimitInBytes"));
+    let applied: Vec<&String> = before.properties.iter().flat_map(|own| own.oci_properties.keys()).collect();
+    assert_eq!(applied, ["Env/VISIBLE"], "what is applied is what was asked for");
     assert!(!before.oci_properties.contains_key("MemoryLimitInBytes"), "{:?}", before.oci_properties);
     drop(orm);
     let mut orm = host.start(&PATIENT).await;

@@ -45,7 +45,7 @@ fn node() -> Node {
     let mut request = dedicated("u", 2);
     request.plugins_unasked = true;
     node.admit(&request);
-    assert!(node.state.pods["u"].flags.contains(&Flag::PluginsUnasked));
+    assert!(node.state.pods.get("u").unwrap().flags.contains(&Flag::PluginsUnasked));
     node
 }
 
@@ -57,12 +57,12 @@ fn what_is_given_later_is_kept_beside_what_others_gave_and_moves_nobody() {
     let plan = take_gave(&node.state, &node.machine, &node.rules, &first).unwrap();
     assert_eq!(plan.affected.iter().collect::<Vec<_>>(), ["u"]);
     node.hold(plan);
-    assert!(node.state.pods["u"].flags.contains(&Flag::PluginsUnasked), "there is more to come");
+    assert!(node.state.pods.get("u").unwrap().flags.contains(&Flag::PluginsUnasked), "there is more to come");
 
     let anew = gave(&[given("nic", "nic", b"3"), given("gpu", "gpu", b"4")], true, None);
     let plan = take_gave(&node.state, &node.machine, &node.rules, &anew).unwrap();
     node.hold(plan);
-    let pod = &node.state.pods["u"];
+    let pod = &node.state.pods.get("u").unwrap();
     let expected = [given("gpu", "gpu", b"4"), given("nic", "nic", b"3")];
     assert_eq!(pod.given[ALL], expected, "in the place of all that the same plugin gave before");
     assert!(!pod.flags.contains(&Flag::PluginsUnasked));
@@ -77,7 +77,7 @@ fn with_a_resize_both_hold_or_neither() {
     let first = set(&node.cpus("u"));
     let more = gave(&[given("cpu", "cpu", b"3")], false, Some(3));
     let plan = take_gave(&node.state, &node.machine, &node.rules, &more).unwrap();
-    assert_eq!(plan.after.pods["u"].given[ALL].len(), 1);
+    assert_eq!(plan.after.pods.get("u").unwrap().given[ALL].len(), 1);
     node.hold(plan);
     let held = set(&node.cpus("u"));
     assert!(first.is_subset(&held) && held.len() == 3, "{first} became {held}");
