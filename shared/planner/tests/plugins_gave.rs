@@ -1,5 +1,7 @@
 //! What plugins give to a pod that has its place already.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+// `Node` applies the plans that it hands back.
+#![allow(unused_must_use)]
 
 mod pods_support;
 
@@ -62,7 +64,7 @@ fn what_is_given_later_is_kept_beside_what_others_gave_and_moves_nobody() {
     let anew = gave(&[given("nic", "nic", b"3"), given("gpu", "gpu", b"4")], true, None);
     let plan = take_gave(&node.state, &node.machine, &node.rules, &anew).unwrap();
     node.hold(plan);
-    let pod = &node.state.pods.get("u").unwrap();
+    let pod = node.state.pods.get("u").unwrap();
     let expected = [given("gpu", "gpu", b"4"), given("nic", "nic", b"3")];
     assert_eq!(pod.given[ALL], expected, "in the place of all that the same plugin gave before");
     assert!(!pod.flags.contains(&Flag::PluginsUnasked));
