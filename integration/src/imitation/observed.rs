@@ -11,6 +11,8 @@ use super::reference::Seen;
 pub struct Observed {
     /// Plugins taken in.
     pub registrations: Vec<Registration>,
+    /// The most plugins that were there at one time, counted whenever one had been synchronised.
+    pub most_at_once: usize,
     /// Lists told.
     pub synchronizations: Vec<Synchronization>,
     /// Calls of the plugins, but for Configure and Synchronize.
