@@ -27,7 +27,7 @@ pub struct Observed {
     pub dropped: Vec<String>,
     /// Updates that the kernel refused: container and reason.
     pub refused: Vec<(String, String)>,
-    /// Containers for which a plugin sent an update or an adjustment with resources and without CPUs.
+    /// Containers for which a plugin sent an adjustment without CPUs, or an update with neither CPUs nor memory nodes.
     pub empty_cpus: Vec<String>,
     /// Why connections ended, or plugins were not taken in.
     pub ended: Vec<String>,
@@ -85,7 +85,8 @@ impl Observed {
     pub(super) fn check_cpus(&mut self, update: &ContainerUpdate) {
         let resources = update.linux.as_ref().and_then(|l| l.resources.as_ref());
         let cpu = resources.and_then(|r| r.cpu.as_ref());
-        if cpu.is_none_or(|cpu| cpu.cpus.trim().is_empty()) {
+        // Memory nodes change by themselves, after the reply: without a list of CPUs these stay.
+        if cpu.is_none_or(|cpu| cpu.cpus.trim().is_empty() && cpu.mems.trim().is_empty()) {
             self.empty_cpus.push(update.container_id.clone());
         }
     }
