@@ -13,6 +13,7 @@ mod alarms;
 mod bursts;
 mod connection;
 mod faulty_runtime;
+mod pod_resize;
 mod resize;
 mod two_gateways;
 mod wire;

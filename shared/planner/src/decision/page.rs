@@ -63,6 +63,12 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         for merge in &decision.merges {
             self.merge(merge)?;
         }
+        if decision.kind == "plugins" {
+            self.row(
+                "late",
+                "plugins were asked after its CPUs had been decided: their hints can move none of them",
+            )?;
+        }
         for (index, own) in decision.chosen.iter().enumerate() {
             self.row(if index == 0 { "got" } else { "" }, &chosen_in_words(own))?;
         }
