@@ -62,7 +62,7 @@ fn what_is_given_later_is_kept_beside_what_others_gave_and_moves_nobody() {
     let anew = gave(&[given("nic", "nic", b"3"), given("gpu", "gpu", b"4")], true, None);
     let plan = take_gave(&node.state, &node.machine, &node.rules, &anew).unwrap();
     node.hold(plan);
-    let pod = &node.state.pods.get("u").unwrap();
+    let pod = node.state.pods.get("u").unwrap();
     let expected = [given("gpu", "gpu", b"4"), given("nic", "nic", b"3")];
     assert_eq!(pod.given[ALL], expected, "in the place of all that the same plugin gave before");
     assert!(!pod.flags.contains(&Flag::PluginsUnasked));
