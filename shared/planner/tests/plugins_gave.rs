@@ -1,5 +1,7 @@
 //! What plugins give to a pod that has its place already.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+// `Node` applies the plans that it hands back.
+#![allow(unused_must_use)]
 
 mod pods_support;
 
