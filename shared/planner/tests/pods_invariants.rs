@@ -144,7 +144,7 @@ fn machine(kind: Kind, memory: u64, offline: &[u32]) -> Machine {
     let distances = |of: u32| nodes.iter().map(|to| 10 + 3 * of.abs_diff(*to)).collect();
     let node = |id: &u32| NumaNode {
         memory: Some(Bytes(memory)),
-        huge_pages: [(PAGE, Bytes(6 * PAGE.0))].into_iter().filter(|_| id % 2 == 0).collect(),
+        huge_pages: [(PAGE, Bytes(6 * PAGE.0))].into_iter().filter(|_| id.is_multiple_of(2)).collect(),
         has_memory: !(matches!(kind, Kind::Odd) && *id == 5),
         distances: distances(*id),
         ..NumaNode::new(*id)
