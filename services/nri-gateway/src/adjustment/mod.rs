@@ -161,8 +161,9 @@ pub struct Row {
 }
 
 const TOLD: Ways = Ways { containerd: Way::Told, crio: Way::Told };
-/// containerd answers success and does nothing.
+/// containerd answers success and does nothing (1.7 with the OOM score at creation, too; 2.x would).
 const CRIO_ONLY: Ways = Ways { containerd: Way::Written, crio: Way::Told };
+/// Of an answer to CreateContainer, NRI's own library hands on neither reservation nor swap to any runtime.
 const WRITTEN: Ways = Ways { containerd: Way::Written, crio: Way::Written };
 const NOWHERE: Ways = Ways { containerd: Way::Nowhere, crio: Way::Nowhere };
 const BYTES: Shape = Shape::Number { min: 0, max: i64::MAX, unlimited: true };
@@ -278,7 +279,7 @@ pub const TABLE: [Row; 18] = [
         field: Field::MemoryReservation,
         v1: memory("memory.soft_limit_in_bytes"),
         v2: memory("memory.low"),
-        create: TOLD,
+        create: WRITTEN,
         update: CRIO_ONLY,
     },
     Row {
@@ -298,7 +299,7 @@ pub const TABLE: [Row; 18] = [
         field: Field::MemorySwap,
         v1: memory("memory.memsw.limit_in_bytes"),
         v2: memory("memory.swap.max"),
-        create: TOLD,
+        create: WRITTEN,
         update: CRIO_ONLY,
     },
     Row {
@@ -338,7 +339,7 @@ pub const TABLE: [Row; 18] = [
         field: Field::OomScoreAdj,
         v1: Some(Knob::Process("oom_score_adj")),
         v2: Some(Knob::Process("oom_score_adj")),
-        create: TOLD,
+        create: CRIO_ONLY,
         update: WRITTEN,
     },
     Row {
@@ -485,7 +486,8 @@ mod tests {
         for property in [Property::MemoryLow, Property::MemorySwap, Property::Pids, Property::OomScoreAdj] {
             let row = Row::of(property).unwrap();
             assert_eq!(row.way(Moment::Update, Runtime::Containerd, true), Way::Written, "{property:?}");
-            assert_eq!(row.way(Moment::Create, Runtime::Containerd, true), Way::Told, "{property:?}");
+            let at_creation = if property == Property::Pids { Way::Told } else { Way::Written };
+            assert_eq!(row.way(Moment::Create, Runtime::Containerd, true), at_creation, "{property:?}");
         }
         assert_eq!(Runtime::named("cri-o"), Runtime::Crio);
         assert_eq!(Runtime::named("another"), Runtime::Containerd);
