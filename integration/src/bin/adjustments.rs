@@ -18,7 +18,7 @@ async fn main() {
     for row in &found {
         println!("{row:?}");
     }
-    let all = disagreements(&found, "containerd");
+    let all = disagreements(&found, "containerd", true);
     runtime.remove().await.unwrap();
     assert!(all.is_empty(), "{}", all.join("\n"));
     println!("all holds");

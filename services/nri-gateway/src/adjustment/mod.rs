@@ -161,7 +161,7 @@ pub struct Row {
 }
 
 const TOLD: Ways = Ways { containerd: Way::Told, crio: Way::Told };
-/// containerd answers success and does nothing (1.7 with the OOM score at creation, too; 2.x would).
+/// containerd answers success and does nothing (at creation 1.7 alone; 2.x would).
 const CRIO_ONLY: Ways = Ways { containerd: Way::Written, crio: Way::Told };
 /// Of an answer to CreateContainer, NRI's own library hands on neither reservation nor swap to any runtime.
 const WRITTEN: Ways = Ways { containerd: Way::Written, crio: Way::Written };
@@ -319,7 +319,7 @@ pub const TABLE: [Row; 18] = [
         field: Field::PidsLimit,
         v1: Some(Knob::Cgroup(Controller::Pids, "pids.max")),
         v2: Some(Knob::Cgroup(Controller::Pids, "pids.max")),
-        create: TOLD,
+        create: CRIO_ONLY,
         update: CRIO_ONLY,
     },
     Row {
@@ -486,8 +486,7 @@ mod tests {
         for property in [Property::MemoryLow, Property::MemorySwap, Property::Pids, Property::OomScoreAdj] {
             let row = Row::of(property).unwrap();
             assert_eq!(row.way(Moment::Update, Runtime::Containerd, true), Way::Written, "{property:?}");
-            let at_creation = if property == Property::Pids { Way::Told } else { Way::Written };
-            assert_eq!(row.way(Moment::Create, Runtime::Containerd, true), at_creation, "{property:?}");
+            assert_eq!(row.way(Moment::Create, Runtime::Containerd, true), Way::Written, "{property:?}");
         }
         assert_eq!(Runtime::named("cri-o"), Runtime::Crio);
         assert_eq!(Runtime::named("another"), Runtime::Containerd);
