@@ -8,6 +8,7 @@
     clippy::print_stdout
 )]
 
+pub mod adjustments;
 pub mod bench;
 pub mod containerd;
 pub mod cri;
