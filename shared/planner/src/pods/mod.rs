@@ -43,13 +43,15 @@ pub use placement::{
 };
 pub use plugins::{Given, PluginAllocation, Plugins};
 pub use pool::{Pool, SYSTEM, pools as shown_pools};
-pub use promote::promote;
+pub use promote::{promote, promote_traced};
 pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use resize::is_ramping_up;
 pub use rules::{CpuPolicy, Native, Rules};
-pub use sandbox::{ALL, Admission, admit, admit_traced, adopt, release, replan, understood};
-pub use spec::{admit_spec, admit_spec_traced, refine};
+pub use sandbox::{
+    ALL, Admission, admit, admit_traced, adopt, adopt_traced, release, replan, replan_traced, understood,
+};
+pub use spec::{admit_spec, admit_spec_traced, refine, refine_traced};
 pub use state::{Class, Container, Pod, Role, State};
 pub use trace::{Merge, Trace};
 
@@ -100,7 +102,7 @@ pub fn plan_traced(
             Ok(())
         }
         Request::TakeUp { reserved } => {
-            lost::take_up(&mut after, &machine, rules, reserved.as_ref());
+            lost::take_up(&mut after, &machine, rules, reserved.as_ref(), trace);
             Ok(())
         }
     };

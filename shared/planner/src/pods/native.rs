@@ -12,7 +12,7 @@ use crate::{
         NativeOption, Reason, Rule, exclusive_cpus, fills_cores, in_full_cores, native_hints, place_native,
         take_native,
     },
-    policy::{Container, ContainerId, DEDICATED, SHARE, Wishes, memory},
+    policy::{Container, ContainerId, DEDICATED, Lack, SHARE, Wishes, memory},
     topology_manager::{Containers, Hint, Merged, Provider, Subject},
 };
 use oxalyst_qos::QosLevel;
@@ -28,6 +28,8 @@ pub(super) struct Joining<'a> {
     pub(super) supply: memory::Supply,
     pub(super) pod: &'a Pod,
     pub(super) plugins: Option<&'a Plugins>,
+    /// Where hints could not be had: for which resource, and why not.
+    pub(super) lacking: Option<(&'static str, Vec<(NumaMask, Lack)>)>,
 }
 
 /// Gives each container its place, init containers first.
@@ -46,11 +48,12 @@ pub(super) fn join(
         Role::App => 1,
         Role::Ephemeral => 2,
     });
-    let mut joining =
-        Joining { after, machine, native, supply: rules.supply(machine), pod, plugins: Some(plugins) };
-    trace
-        .align(rules.scope, &rules.topology, &rules.nodes(machine), &order, &mut joining)
-        .map_err(|error| unaligned(error, rules, pod, &order))
+    let supply = rules.supply(machine);
+    let plugins = Some(plugins);
+    let mut joining = Joining { after, machine, native, supply, pod, plugins, lacking: None };
+    let aligned = trace.align(rules.scope, &rules.topology, &rules.nodes(machine), &order, &mut joining);
+    trace.lacking(joining.lacking.take());
+    aligned.map_err(|error| unaligned(error, rules, pod, &order))
 }
 
 // === impl Joining ===
@@ -92,7 +95,7 @@ impl Joining<'_> {
         lent - &kept
     }
 
-    fn hints_for(&self, need: Option<usize>, bytes: Option<Bytes>) -> Result<Vec<Provider>, Refusal> {
+    fn hints_for(&mut self, need: Option<usize>, bytes: Option<Bytes>) -> Result<Vec<Provider>, Refusal> {
         let mut provider = BTreeMap::new();
         if let Some(need) = need {
             if self.native.full_cores {
@@ -101,6 +104,9 @@ impl Joining<'_> {
             }
             let hints = native_hints(self.machine, &self.available(), &self.lent(), need);
             if hints.is_empty() {
+                let nodes = self.machine.nodes().iter().filter(|node| !node.cpus.is_empty());
+                let nodes = nodes.map(|node| (NumaMask::only(node.id), Lack::Room));
+                self.lacking = Some((CPU, nodes.collect()));
                 return Err(self.short(need));
             }
             provider.insert(CPU.to_owned(), Some(hints));
@@ -109,6 +115,9 @@ impl Joining<'_> {
             let room = Room::of(self.after, &self.supply, &self.pod.uid);
             let hints = room.hints(bytes);
             if hints.is_empty() {
+                let nodes = self.machine.memory_nodes();
+                let nodes = nodes.iter().map(|node| (NumaMask::only(node), Lack::Room));
+                self.lacking = Some((MEMORY, nodes.collect()));
                 return Err(room.short(bytes));
             }
             provider.insert(MEMORY.to_owned(), Some(hints));

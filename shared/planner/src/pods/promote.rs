@@ -13,6 +13,11 @@ const MAKESHIFT: [Flag; 2] = [Flag::AdoptedWithoutRoom, Flag::CpuOffline];
 /// those that were decided first come first.
 /// Nothing is refused: what does not fit waits on.
 pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
+    promote_traced(state, machine, rules, &mut Trace::off())
+}
+
+/// As [`promote`], and notes in `trace` what was weighed for those who get what they asked for.
+pub fn promote_traced(state: &State, machine: &Machine, rules: &Rules, trace: &mut Trace) -> Plan {
     let machine = rules.confine(machine);
     let makeshift = state.pods.of_kind(is_makeshift).map(|(_, pod)| pod);
     let wants = |pod: &&Pod| match pod.qos {
@@ -48,8 +53,10 @@ pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
             plugins: Plugins { given: pod.given.clone(), ..Plugins::default() },
             now_unix_ms: pod.since_unix_ms,
         };
-        if join::admit(&mut attempt, &machine, rules, &request, &mut Trace::off()).is_ok() {
-            after = attempt;
+        let mark = trace.mark();
+        match join::admit(&mut attempt, &machine, rules, &request, trace) {
+            Ok(()) => after = attempt,
+            Err(_) => trace.rewind(mark),
         }
     }
     Plan::between(state, after, &machine)

@@ -2,7 +2,7 @@
 
 use super::{
     Asked, Given, Plan, PodRequest, Refusal, Role, Rules, RunningSandbox, SandboxRequest, State, Told, Trace,
-    ended, join, refuse, settled, wording,
+    dynamic, ended, join, refuse, settled, wording,
 };
 use crate::{
     plan::{DecidedBy, Flag, Reason, RequestSource, Rule, Stage},
@@ -97,9 +97,14 @@ pub fn release(state: &State, machine: &Machine, rules: &Rules, uid: &str, sandb
 /// The plan that follows a change of the machine or of the reserved CPUs. `affected` is every pod: how the machine was before
 /// is not known here.
 pub fn replan(state: &State, machine: &Machine, rules: &Rules) -> Plan {
+    replan_traced(state, machine, rules, &mut Trace::off())
+}
+
+/// As [`replan`], and notes in `trace` what was weighed for those who are placed anew.
+pub fn replan_traced(state: &State, machine: &Machine, rules: &Rules, trace: &mut Trace) -> Plan {
     let confined = rules.confine(machine);
     let mut after = state.clone();
-    super::lost::take_up(&mut after, &confined, rules, None);
+    super::lost::take_up(&mut after, &confined, rules, None, trace);
     let affected = after.pods.keys().cloned().collect();
     Plan { affected, ..Plan::between(state, after, &confined) }
 }
@@ -108,6 +113,17 @@ pub fn replan(state: &State, machine: &Machine, rules: &Rules) -> Plan {
 /// without a claim to exclusive CPUs come first, then dedicated ones on the CPUs that they run on, then other dedicated ones; a
 /// dedicated pod for which there is no room runs in the shared pool and is flagged. What names no pod is passed over.
 pub fn adopt(state: &State, machine: &Machine, rules: &Rules, running: &[RunningSandbox]) -> Plan {
+    adopt_traced(state, machine, rules, running, &mut Trace::off())
+}
+
+/// As [`adopt`], and notes in `trace` what was weighed for those who are new.
+pub fn adopt_traced(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    running: &[RunningSandbox],
+    trace: &mut Trace,
+) -> Plan {
     let mut chosen: BTreeMap<&str, &RunningSandbox> = BTreeMap::new();
     let current = |uid: &str, sandbox: &str| state.pods.get(uid).is_some_and(|pod| pod.sandbox_id == sandbox);
     for running in running {
@@ -139,11 +155,11 @@ pub fn adopt(state: &State, machine: &Machine, rules: &Rules, running: &[Running
         if running.cpus.is_some() && stays.is_none() && is_dedicated(&running.request) {
             displaced.push(running);
         } else {
-            take_in(&mut after, &confined, rules, running, stays);
+            take_in(&mut after, &confined, rules, running, stays, trace);
         }
     }
     for running in displaced {
-        take_in(&mut after, &confined, rules, running, None);
+        take_in(&mut after, &confined, rules, running, None, trace);
     }
     Plan::between(state, after, &confined)
 }
@@ -155,6 +171,7 @@ fn take_in(
     rules: &Rules,
     running: &RunningSandbox,
     stays: Option<State>,
+    trace: &mut Trace,
 ) {
     let request = &running.request;
     let waits = request.milli_cpu().is_none();
@@ -172,8 +189,14 @@ fn take_in(
         None if waits && request.stage == Stage::Sandbox && is_dedicated(request) => return,
         _ => {}
     }
-    let placed = stays
-        .map_or_else(|| first(after, machine, rules, request, DecidedBy::Reconcile, &mut Trace::off()), Ok);
+    let placed = match (stays, &running.cpus) {
+        (Some(stays), Some(cpus)) => {
+            trace.about(&request.pod_uid);
+            trace.stays(Some(ALL), dynamic::CPU, Some(&machine.nodes_of(cpus)));
+            Ok(stays)
+        }
+        _ => first(after, machine, rules, request, DecidedBy::Reconcile, trace),
+    };
     *after = placed.unwrap_or_else(|_| without_room(after, machine, rules, request));
 }
 
