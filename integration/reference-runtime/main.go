@@ -209,6 +209,8 @@ func call(runtime *adaptation.Adaptation, name string, body []byte) ([]byte, err
 		}
 		answer, err := runtime.StopContainer(ctx, request)
 		return marshal(answer, err)
+	case "UpdatePodSandbox":
+		return updateSandbox(ctx, runtime, body)
 	case "StateChange":
 		event := &adaptation.StateChangeEvent{}
 		if err := proto.Unmarshal(body, event); err != nil {

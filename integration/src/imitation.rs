@@ -11,6 +11,7 @@ mod lifecycle;
 mod machine;
 mod observed;
 mod plugins;
+mod pod_resize;
 mod reference;
 mod store;
 

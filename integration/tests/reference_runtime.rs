@@ -105,6 +105,11 @@ async fn every_event(mut world: World<Imitation>, own_calls: bool) -> World<Imit
     assert_eq!(world.allowed(&shared.container).await, theirs);
     assert_eq!(world.allowed(&dedicated.container).await, own);
 
+    if own_calls {
+        world.runtime.resize_pod(&shared.sandbox, 400).await.unwrap();
+        assert_eq!(world.allowed(&shared.container).await, theirs);
+    }
+
     world.runtime.remove_pod(&dedicated.sandbox).await.unwrap();
     let online = world.online();
     world.converges(&shared.container, &online).await;
@@ -132,7 +137,8 @@ async fn every_event(mut world: World<Imitation>, own_calls: bool) -> World<Imit
             "RemovePodSandbox",
         ];
         if own_calls {
-            wanted.extend(events.map(str::to_owned));
+            let newer = ["UpdatePodSandbox", "PostUpdatePodSandbox", "ValidateContainerAdjustment"];
+            wanted.extend(events.into_iter().chain(newer).map(str::to_owned));
         } else {
             wanted.insert("StateChange".to_owned());
         }

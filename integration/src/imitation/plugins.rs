@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use oxalyst_nri::api::{
     Container, ContainerUpdate, CreateContainerResponse, Event, LinuxResources, PodSandbox, StateChangeEvent,
-    UpdateContainerRequest,
+    UpdateContainerRequest, UpdatePodSandboxRequest,
 };
 use oxalyst_nri::client::CallError;
 use oxalyst_nri::runtime::{RuntimeOptions, RuntimeService, RuntimeSession, SessionError};
@@ -276,6 +276,20 @@ impl Plugins {
                 .extend(self.call(Event::UpdateContainer, &plugin, call).await?.unwrap_or_default().update);
         }
         Ok(updates)
+    }
+
+    /// Tells that the kubelet wants other resources for a pod.
+    pub(super) async fn update_sandbox(&self, request: UpdatePodSandboxRequest) -> Result<(), String> {
+        if let Some(reference) = self.reference() {
+            let call = reference.update_sandbox(&request);
+            return self.timed(Event::UpdatePodSandbox, call).await;
+        }
+        let _turn = self.turn.lock().await;
+        for plugin in self.called_for(Event::UpdatePodSandbox) {
+            let call = plugin.session.update_sandbox(request.clone());
+            self.call(Event::UpdatePodSandbox, &plugin, call).await?;
+        }
+        Ok(())
     }
 
     /// Applies updates as containerd does; gives those that failed and were to fail the call.

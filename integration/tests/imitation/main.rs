@@ -11,6 +11,7 @@
 mod absent_orm;
 mod connection;
 mod faulty_runtime;
+mod pod_resize;
 mod resize;
 mod wire;
 

@@ -92,6 +92,10 @@ fn plan(given: Given<'_>, step: &Step, trace: &mut Trace) -> Answer {
         Step::Adopt(running) => sure(pods::adopt_traced(state, machine, rules, running, trace)),
         Step::Replan => sure(pods::replan_traced(state, machine, rules, trace)),
         Step::Promote => sure(pods::promote_traced(state, machine, rules, trace)),
+        Step::Gave(gave) => match pods::take_gave_traced(state, machine, rules, gave, trace) {
+            Ok(plan) => sure(plan),
+            Err(refusal) => Answer::Refused(refusal),
+        },
         Step::Whole(request) => match pods::plan_traced(state, machine, rules, request, trace) {
             Ok(plan) => sure(plan),
             Err(refusal) => Answer::Refused(refusal),

@@ -63,6 +63,12 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         for merge in decision.merges.iter().filter(|merge| told_apart(&decision, merge).is_none()) {
             self.merge(merge)?;
         }
+        if decision.kind == "plugins" {
+            self.row(
+                "late",
+                "plugins were asked after its CPUs had been decided: their hints can move none of them",
+            )?;
+        }
         self.got(&decision.chosen, &decision.placed_by)?;
         for pod in &decision.pods {
             self.pod(pod, &decision.merges)?;

@@ -120,7 +120,7 @@ pub(super) fn encode_container(asked: &Asked) -> DecisionAskedContainer {
     }
 }
 
-fn encode_plugins(plugins: &Plugins) -> Vec<PluginVoice> {
+pub(super) fn encode_plugins(plugins: &Plugins) -> Vec<PluginVoice> {
     let hint = |hint: &Hint| plugin_voice::Hint {
         nodes: hint.mask.as_ref().map(ToString::to_string),
         preferred: hint.preferred,
@@ -142,7 +142,7 @@ fn encode_plugins(plugins: &Plugins) -> Vec<PluginVoice> {
     containers.into_iter().map(voice).collect()
 }
 
-fn decode_plugins(voices: &[PluginVoice]) -> Result<Plugins, StepError> {
+pub(super) fn decode_plugins(voices: &[PluginVoice]) -> Result<Plugins, StepError> {
     let hint = |hint: &plugin_voice::Hint| {
         let mask = hint.nodes.as_ref().map(|nodes| nodes.parse()).transpose()?;
         Ok::<_, StepError>(Hint { mask, preferred: hint.preferred })

@@ -13,6 +13,7 @@
 mod diff;
 mod dynamic;
 mod ended;
+mod gave;
 mod join;
 mod known;
 mod lost;
@@ -36,6 +37,7 @@ mod state;
 mod trace;
 mod wording;
 
+pub use gave::{PluginsGave, take_gave, take_gave_traced};
 pub use known::{KnownPod, take_over};
 pub use outcome::Plan;
 pub use placement::{
