@@ -201,4 +201,10 @@ fn the_kernel_tells_how_many_tasks_of_a_v1_cgroup_are_runnable() {
         Arc::new(Id { container_id: "gone".into(), cgroup: "/oxalyst-no-such".into(), ..Id::default() });
     let told = probe.read(&[gone, Arc::clone(&containers[0])], &clock).unwrap();
     assert_eq!((told.answers.len(), told.failed), (1, 1));
+    // A folder that is no cgroup is nothing to ask about, and no failure.
+    let imitated = tempfile::tempdir().unwrap();
+    fs::create_dir_all(imitated.path().join("sys/fs/cgroup/memory/c")).unwrap();
+    let folder = Arc::new(Id { container_id: "c".into(), cgroup: "/c".into(), ..Id::default() });
+    let told = CgroupStats::new(imitated.path()).read(&[folder], &clock).unwrap();
+    assert_eq!((told.answers.len(), told.failed), (0, 0), "{:?}", told.failure);
 }

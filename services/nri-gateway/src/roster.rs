@@ -9,7 +9,7 @@ mod found;
 mod lodging;
 mod resize;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -299,6 +299,10 @@ impl Roster {
         let waiting = self.waiting(&placements);
         let mut due = Due::default();
         for (id, entry) in &mut self.containers {
+            let is_looked_at = entry.phase == Phase::Running && (everything || entry.unseen);
+            if !is_looked_at && entry.stands(&placements) {
+                continue;
+            }
             let wanted = entry.target(&placements, &waiting);
             let differs = wanted.as_ref().map(|w| difference(entry.applied.as_ref(), w)).unwrap_or_default();
             let running = entry.phase == Phase::Running;
@@ -415,19 +419,21 @@ impl Roster {
 
     /// CPUs that were decided for pods of which no container is there yet: nobody has to leave them before one comes.
     fn waiting(&self, placements: &Placements) -> CpuSet {
-        let mut waiting = CpuSet::default();
-        let mut housed: Option<BTreeSet<&str>> = None;
+        let mut bare: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (uid, own) in placements.exclusive() {
-            let housed = housed.get_or_insert_with(|| {
-                self.containers.values().filter(|e| e.runs_or_will()).map(|e| e.pod_uid.as_str()).collect()
-            });
-            if !housed.contains(uid)
-                && let Ok(cpus) = own.parse::<CpuSet>()
-            {
-                waiting |= &cpus;
-            }
+            bare.entry(uid).or_default().push(own);
         }
-        waiting
+        for entry in self.containers.values().filter(|entry| entry.runs_or_will()) {
+            if bare.is_empty() {
+                break;
+            }
+            bare.remove(entry.pod_uid.as_str());
+        }
+        let sets = bare.into_values().flatten().filter_map(|own| own.parse::<CpuSet>().ok());
+        sets.fold(CpuSet::default(), |mut waiting, cpus| {
+            waiting |= &cpus;
+            waiting
+        })
     }
 
     fn uid_of(&self, sandbox_id: &str) -> String {

@@ -298,8 +298,9 @@ impl Allocator for Face {
         Ok(Response::new(Box::pin(until_error(first.chain(rest)))))
     }
 
-    async fn get_state(&self, _: Request<GetStateRequest>) -> Result<Response<State>, Status> {
-        self.ask(GetState).await.map(Response::new)
+    async fn get_state(&self, request: Request<GetStateRequest>) -> Result<Response<State>, Status> {
+        let GetStateRequest { exclusive_only } = request.into_inner();
+        self.ask(GetState { exclusive_only }).await.map(Response::new)
     }
 
     async fn get_topology(&self, _: Request<GetTopologyRequest>) -> Result<Response<Topology>, Status> {

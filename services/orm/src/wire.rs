@@ -267,6 +267,7 @@ pub fn topology(machine: &Machine) -> orm::Topology {
                 cpus: node.cpus.to_string(),
                 memory_bytes: node.memory.map_or(0, |bytes| bytes.0),
                 distances: node.distances.clone(),
+                huge_pages: node.huge_pages.iter().map(|(size, bytes)| (size.0, bytes.0)).collect(),
             })
             .collect(),
         offline: machine.offline().to_string(),

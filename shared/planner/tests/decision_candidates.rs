@@ -7,8 +7,8 @@ mod pods_support;
 
 use oxalyst_planner::{
     decision::{Decision, DecisionEntry, Given, Step, decide, page},
-    plan::{DecidedBy, NativeOption, RequestSource},
-    pods::{Asked, Class, CpuPolicy, Native, PodRequest, Role, RunningSandbox, SandboxRequest, Told},
+    plan::{DecidedBy, RequestSource},
+    pods::{Asked, Class, PodRequest, Role, RunningSandbox, SandboxRequest, Told},
 };
 use oxalyst_qos::{QosLevel, enhancements};
 use oxalyst_units::MilliCpu;
@@ -43,7 +43,7 @@ fn spec(sandbox: &SandboxRequest, containers: &[(&str, Role, u64)]) -> PodReques
     let (wishes, _) = enhancements(&sandbox.annotations);
     let asked = |(name, role, cpus): &(&str, Role, u64)| {
         let cpu = Some(MilliCpu::cpus(*cpus)).filter(|cpu| cpu.0 > 0);
-        Asked { name: (*name).to_owned(), role: *role, cpu, limit: cpu, memory: None }
+        Asked { name: (*name).to_owned(), role: *role, cpu, limit: cpu, memory: None, huge_pages: [].into() }
     };
     PodRequest {
         plugins: oxalyst_planner::pods::Plugins::default(),
@@ -157,12 +157,12 @@ fn pods_that_are_taken_in_tell_each_what_was_asked_weighed_and_given() {
         assert_eq!(merges[0].admitted, Some(true));
         let chosen = merges[0].resources.iter().find_map(|told| told.chosen.clone());
         let expected = match pod.pod_uid.as_str() {
-            "stays" => ("1", "2,10"),
-            "new" => ("0", "0-1,8-9"),
+            "stays" => (Some("1"), "2,10"),
+            "new" => (Some("0"), "0-1,8-9"),
             // Not bound to any, and off the exclusive sets.
-            _ => ("0-3", "3-7,11-15"),
+            _ => (None, "3-7,11-15"),
         };
-        assert_eq!((chosen.as_deref(), pod.chosen[0].cpus.as_str()), (Some(expected.0), expected.1));
+        assert_eq!((chosen.as_deref(), pod.chosen[0].cpus.as_str()), expected);
     }
     let page = text(&decision);
     for part in ["  pod       default/pod-stays (uid stays)\n", "all containers: CPUs 2,10 (its own)"] {
@@ -195,12 +195,12 @@ fn a_pod_that_is_refined_tells_where_it_stays() {
 #[test]
 fn a_refinement_of_which_nothing_comes_weighs_nothing() {
     let mut node = Node::new(sixteen_cpus());
-    // One set for a whole pod is not divided among its containers there.
-    node.rules.cpu_policy = CpuPolicy::Native(Native { option: NativeOption::Packed, full_cores: false });
-    let sandbox = SandboxRequest { class: Class::Guaranteed, ..pod("s", "shared_cores", Some(2000)) };
+    let sandbox = bound(dedicated("a", 3));
     drop(node.admit(&sandbox));
-    let containers = [("app", Role::App, 1), ("other", Role::App, 1)];
-    let decision = decision(&node, &Step::Refine(spec(&sandbox, &containers)));
+    let known = spec(&sandbox, &[("app", Role::App, 3)]);
+    let plan = oxalyst_planner::pods::refine(&node.state, &node.machine, &node.rules, &known);
+    node.hold(plan);
+    let decision = decision(&node, &Step::Refine(known));
     assert_eq!((decision.outcome.as_str(), decision.merges.len()), ("kept", 0));
 }
 

@@ -38,7 +38,14 @@ fn pod(uid: &str, cpus: u64, bound: bool) -> PodRequest {
         node_agent: false,
         told: Told::default(),
         flags: BTreeSet::new(),
-        containers: vec![Asked { name: "app".into(), role: Role::App, cpu, limit: cpu, memory: None }],
+        containers: vec![Asked {
+            name: "app".into(),
+            role: Role::App,
+            cpu,
+            limit: cpu,
+            memory: None,
+            huge_pages: [].into(),
+        }],
         now_unix_ms: 0,
     }
 }

@@ -33,6 +33,8 @@ const STATS: u16 = 1;
 /// `NLMSG_ERROR`, `NLM_F_REQUEST`.
 const ERROR: u16 = 2;
 const REQUEST: u16 = 1;
+/// `EINVAL`.
+const NO_CGROUP: i32 = 22;
 /// Of `struct nlmsghdr`, of `struct genlmsghdr`, of `struct nlattr`.
 const HEADER: usize = 16;
 const GENERIC_HEADER: usize = 4;
@@ -123,7 +125,8 @@ impl CgroupStats {
         }
     }
 
-    fn ask(&mut self, folder: &File) -> Result<TaskStates, String> {
+    /// `None`: the folder is none of a cgroup v1, as in an imitated tree.
+    fn ask(&mut self, folder: &File) -> Result<Option<TaskStates>, String> {
         let (socket, family) = match self.socket.take() {
             Some(open) => open,
             None => self.open()?,
@@ -132,7 +135,10 @@ impl CgroupStats {
         // A socket that failed is closed: the next question opens another.
         let answer = self.exchange(&socket, family, GET, (FOLDER, &fd)).map_err(|e| e.to_string())?;
         self.socket = Some((socket, family));
-        parse(&answer).map_err(|e| e.to_string())
+        match parse(&answer) {
+            Err(AnswerError::Refused(NO_CGROUP)) => Ok(None),
+            other => other.map(Some).map_err(|e| e.to_string()),
+        }
     }
 }
 
@@ -160,7 +166,8 @@ impl Probe for CgroupStats {
                 .map_err(|e| e.to_string())
                 .and_then(|path| File::open(path.under(mount)).map_err(|e| e.to_string()));
             match folder.and_then(|folder| self.ask(&folder)) {
-                Ok(TaskStates { running, uninterruptible, iowait }) => {
+                Ok(None) => {}
+                Ok(Some(TaskStates { running, uninterruptible, iowait })) => {
                     let values = json!({
                         "task_nr_runnable": running,
                         "task_nr_unint": uninterruptible,

@@ -134,6 +134,10 @@ impl Allocations {
 
     fn follow_spec(&mut self, before: Option<&PodRequest>, now: &PodRequest) {
         let Some(pod) = self.state.pods.get(&now.uid) else { return };
+        for refusal in resize::fixed_by_spec(pod, before, now) {
+            self.metrics.refused(refusal.reason);
+            tracing::warn!(uid = now.uid, reason = %refusal.reason, "the container keeps its huge pages: {refusal}");
+        }
         for resize in resize::by_spec(pod, before, now) {
             let (uid, container) = (resize.uid.clone(), resize.container.clone());
             match self.resize_now_or_later(resize.clone(), Occasion::now()) {

@@ -10,7 +10,11 @@
 //! [`CpuPolicy::Native`] each Guaranteed container that asks for whole CPUs has its own. What follows from exclusive sets, which
 //! is the CPUs of pools and of all who run in them, is computed anew after each change, and so depends on no history.
 
+mod adopt;
+mod amounts;
+mod batch;
 mod diff;
+mod division;
 mod dynamic;
 mod ended;
 mod gave;
@@ -37,6 +41,7 @@ mod state;
 mod trace;
 mod wording;
 
+pub use adopt::{adopt, adopt_traced};
 pub use gave::{PluginsGave, take_gave, take_gave_traced};
 pub use known::{KnownPod, take_over};
 pub use outcome::Plan;
@@ -50,9 +55,7 @@ pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use resize::is_ramping_up;
 pub use rules::{CpuPolicy, Native, Rules};
-pub use sandbox::{
-    ALL, Admission, admit, admit_traced, adopt, adopt_traced, release, replan, replan_traced, understood,
-};
+pub use sandbox::{ALL, Admission, admit, admit_traced, release, replan, replan_traced, understood};
 pub use spec::{admit_spec, admit_spec_traced, refine, refine_traced};
 pub use state::{Class, Container, Pod, Role, State};
 pub use trace::{Merge, Trace};

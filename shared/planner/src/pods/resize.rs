@@ -52,7 +52,7 @@ pub(super) fn resize(
                 Ok(()) => trace.stays(Some(&new.name), dynamic::CPU, nodes.as_ref()),
                 Err(refusal) => {
                     let resource = if old.cpu == new.cpu { dynamic::MEMORY } else { dynamic::CPU };
-                    let nodes = nodes.map(|nodes| (resource, vec![(nodes, Lack::Room)]));
+                    let nodes = nodes.map(|nodes| (resource.to_owned(), vec![(nodes, Lack::Room)]));
                     trace.unhinted(Some(&new.name));
                     trace.lacking(nodes.filter(|_| refusal.reason != Reason::Unsupported));
                     return Err(refusal);

@@ -102,11 +102,11 @@ impl Trace {
     }
 
     /// What was looked at for the resource when no hints could be had last.
-    pub(super) fn lacking(&mut self, lacking: Option<(&'static str, Vec<(NumaMask, Lack)>)>) {
+    pub(super) fn lacking(&mut self, lacking: Option<(String, Vec<(NumaMask, Lack)>)>) {
         let unhinted =
             self.merges.last_mut().filter(|merge| merge.merged.is_none() && merge.providers.is_empty());
         if let (Some(merge), Some((resource, nodes))) = (unhinted, lacking) {
-            merge.lacking = Some((resource.to_owned(), nodes));
+            merge.lacking = Some((resource, nodes));
         }
     }
 
