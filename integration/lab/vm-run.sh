@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # vm-run.sh MACHINE SHARE SECONDS COMMAND…: boots the machine of vm-build.sh (qemu's software emulation: 2 sockets, 4 NUMA nodes,
 # 8 CPUs, cgroup v2 alone), with the folder SHARE read-only at /share, and runs COMMAND there as root. Gives its output and its exit
-# code; 125 is a failure of the machine itself.
+# code; 125 is a failure of the machine itself. VM_INIT=systemd has systemd and its bus run there, with COMMAND as a service.
 set -uo pipefail
 machine=$1 share=$2 seconds=$3
 shift 3
@@ -10,7 +10,7 @@ memory=768 # MiB of a node
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/vm"
-cp "$here/vm/init" "$work/vm/init"
+cp "$here/vm/${VM_INIT:-init}" "$work/vm/init"
 chmod 755 "$work/vm/init"
 printf '%q ' "$@" >"$work/vm/command"
 

@@ -126,10 +126,12 @@ func serve(d *driver, socket, folder string) error {
 			err := d.ask("update", &adaptation.UpdateContainersRequest{Update: updates}, failed)
 			return failed.Failed, err
 		},
-		adaptation.WithSocketPath(socket),
-		adaptation.WithPluginPath(folder),
-		adaptation.WithPluginConfigPath(folder),
-		watched(d),
+		append(validated(),
+			adaptation.WithSocketPath(socket),
+			adaptation.WithPluginPath(folder),
+			adaptation.WithPluginConfigPath(folder),
+			watched(d),
+		)...,
 	)
 	if err != nil {
 		return err
@@ -209,6 +211,8 @@ func call(runtime *adaptation.Adaptation, name string, body []byte) ([]byte, err
 		}
 		answer, err := runtime.StopContainer(ctx, request)
 		return marshal(answer, err)
+	case "UpdatePodSandbox":
+		return updateSandbox(ctx, runtime, body)
 	case "StateChange":
 		event := &adaptation.StateChangeEvent{}
 		if err := proto.Unmarshal(body, event); err != nil {

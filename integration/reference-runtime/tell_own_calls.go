@@ -7,7 +7,14 @@ import (
 	"fmt"
 
 	"github.com/containerd/nri/pkg/adaptation"
+	validator "github.com/containerd/nri/plugins/default-validator/builtin"
+	"google.golang.org/protobuf/proto"
 )
+
+// validated has the library refuse a container whose pod requires a plugin that is not there.
+func validated() []adaptation.Option {
+	return []adaptation.Option{adaptation.WithDefaultValidator(&validator.DefaultValidatorConfig{Enable: true})}
+}
 
 // tell hands an event without an answer to the plugins: from NRI 0.12 on each has a call of its own.
 func tell(ctx context.Context, runtime *adaptation.Adaptation, event *adaptation.StateChangeEvent) error {
@@ -15,9 +22,6 @@ func tell(ctx context.Context, runtime *adaptation.Adaptation, event *adaptation
 	switch event.Event {
 	case adaptation.Event_RUN_POD_SANDBOX:
 		return runtime.RunPodSandbox(ctx, &adaptation.RunPodSandboxRequest{Pod: pod})
-	case adaptation.Event_UPDATE_POD_SANDBOX:
-		_, err := runtime.UpdatePodSandbox(ctx, &adaptation.UpdatePodSandboxRequest{Pod: pod})
-		return err
 	case adaptation.Event_POST_UPDATE_POD_SANDBOX:
 		return runtime.PostUpdatePodSandbox(ctx, &adaptation.PostUpdatePodSandboxRequest{Pod: pod})
 	case adaptation.Event_STOP_POD_SANDBOX:
@@ -36,4 +40,14 @@ func tell(ctx context.Context, runtime *adaptation.Adaptation, event *adaptation
 		return runtime.RemoveContainer(ctx, &adaptation.RemoveContainerRequest{Pod: pod, Container: container})
 	}
 	return fmt.Errorf("no event %s", event.Event)
+}
+
+// updateSandbox tells the plugins that a pod is to have other resources.
+func updateSandbox(ctx context.Context, runtime *adaptation.Adaptation, body []byte) ([]byte, error) {
+	request := &adaptation.UpdatePodSandboxRequest{}
+	if err := proto.Unmarshal(body, request); err != nil {
+		return nil, err
+	}
+	answer, err := runtime.UpdatePodSandbox(ctx, request)
+	return marshal(answer, err)
 }

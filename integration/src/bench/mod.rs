@@ -3,6 +3,7 @@
 
 mod bare_plugin;
 mod bare_reads;
+mod beside;
 mod cgroups;
 mod commit;
 mod floor;
@@ -65,7 +66,8 @@ pub async fn run(
     for containers in [100, 500, 2000] {
         if wanted("metrics-pass") {
             note(&format!("metrics-pass: {containers} containers"));
-            keep("metrics-pass", metrics::measure(&folder.join(format!("m{containers}")), containers).await);
+            let folder = folder.join(format!("m{containers}"));
+            keep("metrics-pass", metrics::measure(&folder, containers, &mut note).await);
         }
     }
     (rows, faults)

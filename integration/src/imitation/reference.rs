@@ -12,6 +12,7 @@ use oxalyst_nri::api::{
     Container, CreateContainerRequest, CreateContainerResponse, Empty, Event, PodSandbox, StateChangeEvent,
     StopContainerRequest, StopContainerResponse, SynchronizeRequest, SynchronizeResponse,
     UpdateContainerRequest, UpdateContainerResponse, UpdateContainersRequest, UpdateContainersResponse,
+    UpdatePodSandboxRequest, UpdatePodSandboxResponse,
 };
 use prost::Message;
 use serde_json::{Value, json};
@@ -135,6 +136,10 @@ impl Reference {
         request: &UpdateContainerRequest,
     ) -> Result<UpdateContainerResponse, String> {
         self.call("UpdateContainer", request).await
+    }
+
+    pub(super) async fn update_sandbox(&self, request: &UpdatePodSandboxRequest) -> Result<(), String> {
+        self.call::<UpdatePodSandboxResponse>("UpdatePodSandbox", request).await.map(drop)
     }
 
     async fn call<A: Message + Default>(&self, name: &str, body: &impl Message) -> Result<A, String> {

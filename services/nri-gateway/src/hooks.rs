@@ -5,7 +5,7 @@ mod validate;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use actix::Addr;
@@ -35,7 +35,7 @@ use crate::placements::Cpuset;
 use crate::policy;
 use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox,
+    Applied, Born, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox,
     RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized, Resynchronise,
     Roster, Seen, Standing, StopSandbox, ToCheck, ToResize, Wrote,
 };
@@ -53,7 +53,8 @@ const LOOK_DEADLINE: Duration = Duration::from_millis(500);
 const AFTER_REPLY: Duration = Duration::from_millis(250);
 
 /// Events beyond those that every runtime knows, asked for where it tells a version of NRI.
-pub const NEWER: [Event; 2] = [Event::PostUpdatePodSandbox, Event::ValidateContainerAdjustment];
+pub const NEWER: [Event; 3] =
+    [Event::UpdatePodSandbox, Event::PostUpdatePodSandbox, Event::ValidateContainerAdjustment];
 
 /// What the hooks of every session share.
 #[derive(Clone, Debug)]
@@ -76,8 +77,8 @@ pub struct HooksContext {
     pub calls: Calls,
     /// Hears what stands in the way.
     pub diagnosis: Diagnosis,
-    /// Whether events are asked for that not every runtime knows: until one has refused them.
-    pub newer_events: Arc<AtomicBool>,
+    /// How many of [`NEWER`] are asked for: one less each time that a runtime may have refused the last of them.
+    pub newer_events: Arc<AtomicUsize>,
 }
 
 /// The hooks of one session.
@@ -127,7 +128,7 @@ impl Plugin for Hooks {
             unified: self.context.kernel.is_unified(LOOK_DEADLINE).await.unwrap_or_default(),
         };
         self.runtime = format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned();
-        let newer = if self.context.newer_events.load(Ordering::Relaxed) { &NEWER[..] } else { &[] };
+        let newer = NEWER.get(..self.context.newer_events.load(Ordering::Relaxed)).unwrap_or(&NEWER);
         Ok(ConfigureResponse { events: mask_for(&request, newer) })
     }
 
@@ -149,8 +150,10 @@ impl Plugin for Hooks {
         let (Some(pod), Some(container)) = (request.pod, request.container) else {
             return Err(incomplete("CreateContainer"));
         };
+        let born = Born::of(&container);
         let (sandbox, container) = (translate::sandbox(pod), translate::container(container));
-        self.timed("CreateContainer", self.context.create_container(sandbox, container, self.dialect)).await
+        let created = self.context.create_container(sandbox, (container, born), self.dialect);
+        self.timed("CreateContainer", created).await
     }
 
     async fn update_container(
@@ -204,7 +207,10 @@ impl Plugin for Hooks {
                 context.nudge.now();
                 Ok(())
             }
-            (Event::PostUpdatePodSandbox, _) => context.ask(RefreshSandbox(translate::sandbox(pod))).await,
+            // Before it happens and after: its containers' updates, which come in between, are asked about with the new totals.
+            (Event::UpdatePodSandbox | Event::PostUpdatePodSandbox, _) => {
+                self.timed("UpdatePodSandbox", context.ask(RefreshSandbox(translate::sandbox(pod)))).await
+            }
             (Event::PostUpdateContainer, _) => {
                 context.nudge.now();
                 Ok(())
@@ -236,7 +242,9 @@ impl HooksContext {
 
     async fn synchronise(&self, list: Inventory) -> Result<(Vec<Change>, (usize, usize)), Status> {
         let sandboxes: Vec<_> = list.pods.into_iter().map(translate::sandbox).collect();
-        let containers: Vec<_> = list.containers.into_iter().map(translate::container).collect();
+        let listed = list.containers.into_iter();
+        let containers: Vec<_> =
+            listed.map(|c| (Born::of(&c), c)).map(|(b, c)| (translate::container(c), b)).collect();
         let listed = (sandboxes.len(), containers.len());
         self.ask(Replace { sandboxes, containers }).await?;
         match tokio::time::timeout(RECONCILE_DEADLINE, reconcile(&self.orm, &self.roster, &self.kernel)).await
@@ -300,12 +308,12 @@ impl HooksContext {
     async fn create_container(
         &self,
         sandbox: Sandbox,
-        container: Container,
+        (container, born): (Container, Born),
         dialect: Dialect,
     ) -> Result<CreateContainerResponse, Status> {
         let placements = self.orm.placements();
-        let name = translate::container_name(&container);
-        let decided = placements.load().cpuset_of(&sandbox.pod_uid, name);
+        let name = translate::container_name(&container).to_owned();
+        let decided = placements.load().cpuset_of(&sandbox.pod_uid, &name);
         let (cpuset, by_policy) = match decided {
             Some(cpuset) => (Some(cpuset), false),
             None => self.admit_container(&sandbox, &container).await?,
@@ -319,9 +327,10 @@ impl HooksContext {
                 "the kubelet or another plugin had set other CPUs"
             );
         }
-        let others = self.ask(Others(sandbox.pod_uid.clone())).await?;
+        let others = self.ask(Others { pod_uid: sandbox.pod_uid.clone(), container: name }).await?;
         let adjust = cpuset.as_ref().and_then(|cpuset| translate::adjustment(cpuset, &others, dialect));
-        let create = Create { container, pod_uid: sandbox.pod_uid, cpuset, by_policy };
+        let born = if adjust.is_some() { born.with(&others) } else { born };
+        let create = Create { container, pod_uid: sandbox.pod_uid, cpuset, by_policy, born };
         let others = self.ask(create).await?;
         if !others.is_empty() {
             self.nudge.after(AFTER_REPLY);
@@ -444,7 +453,7 @@ impl HooksContext {
                 if let Some(fault) = look.fault {
                     tracing::warn!(container = %id, %fault, "starts unchecked");
                 }
-                self.ask(Reported(look.reports)).await?;
+                self.ask(Reported { reports: look.reports, whole: look.whole }).await?;
                 let seen = look.seen.into_iter().filter(|(_, seen)| matches!(seen, Seen::Files(_))).collect();
                 // What is left differing is the mender's work.
                 let _ = self.ask(Observed(seen)).await?;

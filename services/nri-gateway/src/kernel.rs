@@ -60,6 +60,8 @@ pub struct Look {
     pub unheld: Vec<String>,
     /// What of a container cannot be put into effect, and why.
     pub reports: Vec<(String, String)>,
+    /// Containers for which there is nothing to write.
+    pub whole: Vec<String>,
     /// The first file that refused, for the log.
     pub fault: Option<String>,
 }
@@ -108,16 +110,14 @@ impl Kernel {
             return Ok(Look::default());
         }
         let systemd = self.systemd.clone();
-        self.work(deadline, move |hierarchy| {
+        let look = self.work(deadline, move |hierarchy| {
             changes.into_iter().fold(Look::default(), |look, (check, change)| {
-                let mut look = look.with(hierarchy, &check, &Correct::This(change.cpuset));
-                if hierarchy.is_unified() && look.wrote.last() == Some(&check.container_id) {
-                    look.remember(&systemd, &check);
-                }
-                look
+                look.with(hierarchy, &systemd, &check, &Correct::This(change.cpuset))
             })
-        })
-        .await
+        });
+        let look = look.await;
+        self.systemd.tell_later();
+        look
     }
 
     /// Whether the tree is v2; `None` where it cannot be told.
@@ -146,10 +146,13 @@ impl Kernel {
         if checks.is_empty() {
             return Ok(Look::default());
         }
-        self.work(deadline, move |hierarchy| {
-            checks.iter().fold(Look::default(), |look, check| look.with(hierarchy, check, &correct))
-        })
-        .await
+        let systemd = self.systemd.clone();
+        let look = self.work(deadline, move |hierarchy| {
+            checks.iter().fold(Look::default(), |look, check| look.with(hierarchy, &systemd, check, &correct))
+        });
+        let look = look.await;
+        self.systemd.tell_later();
+        look
     }
 
     /// Does this on a thread that may block.
@@ -218,7 +221,9 @@ enum Correct {
 // === impl Look ===
 
 impl Look {
-    fn with(mut self, hierarchy: &Hierarchy, check: &Check, correct: &Correct) -> Self {
+    fn with(mut self, hierarchy: &Hierarchy, systemd: &Systemd, check: &Check, correct: &Correct) -> Self {
+        let id = &check.container_id;
+        let wrote = self.wrote.len();
         let seen = match self.look_at(hierarchy, check, correct) {
             Ok(held) => Seen::Files(held),
             Err(e) if e.is_gone() => Seen::Gone,
@@ -227,20 +232,14 @@ impl Look {
                 Seen::Unreadable
             }
         };
-        self.seen.push((check.container_id.clone(), seen));
-        self
-    }
-
-    /// Has systemd keep what was written to a unit of its own.
-    fn remember(&mut self, systemd: &Systemd, check: &Check) {
-        let unit = check.cgroups_path.rsplit('/').next().unwrap_or_default();
-        let (true, Some(wanted)) = (unit.ends_with(".scope") || unit.ends_with(".slice"), &check.wanted)
-        else {
-            return;
-        };
-        if let Err(e) = systemd.allow(unit, &wanted.cpus, &wanted.mems) {
-            self.reports.push((check.container_id.clone(), e.to_string()));
+        match &seen {
+            Seen::Gone => systemd.forget(id),
+            _ if hierarchy.is_unified() && self.wrote.len() > wrote => systemd.note(check),
+            _ => systemd.forget_outdated(check),
         }
+        self.reports.extend(systemd.why_untold(id).map(|why| (id.clone(), why)));
+        self.seen.push((id.clone(), seen));
+        self
     }
 
     fn look_at(
@@ -252,12 +251,12 @@ impl Look {
         let (path, _driver) = CgroupPath::of_container(&check.cgroups_path)?;
         let files = CpusetFiles::open(hierarchy, &path)?;
         let held = held(files.read()?);
+        let left = check.wanted.as_ref().map(|wanted| difference(Some(&held), wanted)).unwrap_or_default();
         let wanted = match correct {
             Correct::Nothing => Cpuset::default(),
             Correct::Cpus { whole } => match &check.wanted {
                 None => Cpuset::default(),
                 Some(wanted) => {
-                    let left = difference(Some(&held), wanted);
                     let mems = left.mems && whole.as_ref() == Some(&check.container_id);
                     let part =
                         |is_due: bool, list: &String| if is_due { list.clone() } else { String::new() };
@@ -266,22 +265,61 @@ impl Look {
             },
             Correct::This(cpuset) => cpuset.clone(),
         };
-        self.others(hierarchy, &path, check, !matches!(correct, Correct::Nothing));
-        let mut wrote = Vec::new();
-        if !wanted.mems.is_empty() {
-            if matches!(correct, Correct::This(_)) && !hierarchy.is_unified() {
-                migrate(files.dir())?;
-            }
-            wrote.extend(set_cpuset(hierarchy, &path, CpusetFile::Mems, &wanted.mems)?);
+        let others_hold = self.others(hierarchy, &path, check, !matches!(correct, Correct::Nothing));
+        if others_hold && !left.cpus && !left.mems {
+            self.whole.push(check.container_id.clone());
         }
-        if !wanted.cpus.is_empty() {
-            wrote.extend(set_cpuset(hierarchy, &path, CpusetFile::Cpus, &wanted.cpus)?);
-        }
-        if wrote.is_empty() {
+        if wanted == Cpuset::default() {
             return Ok(held);
         }
-        self.wrote.push(check.container_id.clone());
-        Ok(self::held(files.read()?))
+        let moves_pages = matches!(correct, Correct::This(_)) && !hierarchy.is_unified();
+        let outcome = write_both(hierarchy, &path, &wanted, &held, moves_pages.then(|| files.dir()));
+        if outcome.as_ref().is_ok_and(|written| *written == 0) {
+            return Ok(held);
+        }
+        self.wrote.extend(outcome.is_ok().then(|| check.container_id.clone()));
+        let now = self::held(files.read()?);
+        if let Err(e) = outcome {
+            if e.is_gone() {
+                return Err(e);
+            }
+            // What it has now is known, so that the next comparison tries again from there; until then it is marked.
+            self.fault.get_or_insert_with(|| e.to_string());
+            self.reports.push((check.container_id.clone(), e.to_string()));
+        }
+        Ok(now)
+    }
+}
+
+/// Writes the parts that are not empty, memory nodes first; gives how many files were written. Where the second fails, the first
+/// is put back: CPUs of one decision and memory of another are nobody's wish.
+fn write_both(
+    hierarchy: &Hierarchy,
+    path: &CgroupPath,
+    wanted: &Cpuset,
+    before: &Cpuset,
+    moves_pages: Option<&std::path::Path>,
+) -> Result<usize, oxalyst_cgroups::Error> {
+    let mut written = 0;
+    if !wanted.mems.is_empty() {
+        if let Some(dir) = moves_pages {
+            migrate(dir)?;
+        }
+        written += set_cpuset(hierarchy, path, CpusetFile::Mems, &wanted.mems)?.len();
+    }
+    if wanted.cpus.is_empty() {
+        return Ok(written);
+    }
+    match set_cpuset(hierarchy, path, CpusetFile::Cpus, &wanted.cpus) {
+        Ok(cpus) => Ok(written + cpus.len()),
+        Err(e) => {
+            if written > 0
+                && let Err(left) = set_cpuset(hierarchy, path, CpusetFile::Mems, &before.mems)
+            {
+                tracing::warn!(cgroup = %path, error = %left, "memory nodes cannot be put back");
+            }
+            Err(e)
+        }
     }
 }
 
@@ -298,6 +336,7 @@ fn held(state: CpusetState) -> Cpuset {
 mod tests {
     use super::*;
     use crate::adjustment::Wish;
+    use oxalyst_cgroups::Controller;
     use oxalyst_cgroups::fixture::{Fixture, Layout};
 
     const DEADLINE: Duration = Duration::from_secs(5);
@@ -329,6 +368,30 @@ mod tests {
                 assert!(again.wrote.is_empty());
             }
         }
+    }
+
+    #[tokio::test]
+    async fn o16_before_it_runs_memory_nodes_are_put_back_where_its_cpus_are_refused() {
+        let (dir, kernel) = machine(Layout::V1, "/kubepods/pod1/c");
+        let fixture = Fixture::create(dir.path(), Layout::V1).unwrap();
+        let path = CgroupPath::new("kubepods/pod1/c").unwrap();
+        fixture.cgroup(&path).unwrap();
+        fixture.set(Controller::Cpuset, &path, "cpuset.mems", "1\n").unwrap();
+        fixture.set(Controller::Cpuset, &path, "cpuset.cpus", "0\n").unwrap();
+        fixture.set(Controller::Cpuset, &CgroupPath::default(), "cpuset.cpus", "0\n").unwrap();
+
+        let checks = vec![check("c", "/kubepods/pod1/c", "7")];
+        let look = kernel.correct(checks.clone(), Some("c".into()), DEADLINE).await.unwrap();
+
+        let Seen::Files(held) = &look.seen[0].1 else { panic!("{look:?}") };
+        assert_eq!((held.cpus.as_str(), held.mems.as_str()), ("0", "1"), "as before");
+        assert!(look.wrote.is_empty() && look.whole.is_empty());
+        assert!(look.fault.is_some_and(|fault| fault.contains("cpuset.cpus")));
+        assert_eq!(look.reports[0].0, "c");
+        fixture.set(Controller::Cpuset, &CgroupPath::default(), "cpuset.cpus", "0-7\n").unwrap();
+        let look = kernel.correct(checks.clone(), Some("c".into()), DEADLINE).await.unwrap();
+        assert_eq!((look.wrote.len(), look.reports.len()), (1, 0));
+        assert_eq!(kernel.read(checks, DEADLINE).await.unwrap().whole, ["c"]);
     }
 
     #[tokio::test]

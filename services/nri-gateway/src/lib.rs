@@ -141,7 +141,7 @@ fn start(settings: Settings, mesh: &Mesh) -> Started {
             metrics,
             calls: calls.clone(),
             diagnosis: diagnosis.clone(),
-            newer_events: Arc::new(true.into()),
+            newer_events: Arc::new(hooks::NEWER.len().into()),
         };
         let context = session::SessionContext {
             hooks,

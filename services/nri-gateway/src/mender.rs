@@ -133,7 +133,8 @@ async fn look(tools: &Tools, everything: bool) -> Option<Found> {
     let mut corrections = due.blind;
     let (seen, unheld) = match tools.kernel.read(due.checks.clone(), LOOK_DEADLINE).await {
         Ok(look) => {
-            tools.roster.send(Reported(look.reports)).await.ok()?;
+            let (reports, whole) = (look.reports, look.whole);
+            tools.roster.send(Reported { reports, whole }).await.ok()?;
             let lacks = |check: &Check| look.unheld.contains(&check.container_id);
             (look.seen, due.checks.into_iter().filter(lacks).collect())
         }
@@ -202,7 +203,8 @@ async fn rewrite(tools: &Tools, wrong: Vec<Change>, unheld: Vec<Check>) {
             if !look.wrote.is_empty() {
                 tracing::warn!(containers = ?look.wrote, "the runtime did not apply an update: written directly");
             }
-            let _ = tools.roster.send(Reported(look.reports)).await;
+            let (reports, whole) = (look.reports, look.whole);
+            let _ = tools.roster.send(Reported { reports, whole }).await;
             let _ = tools.roster.send(Observed(look.seen)).await;
         }
         Err(e) => tracing::warn!(error = %e, "the kernel's files cannot be written"),

@@ -1,6 +1,7 @@
 //! The one owner of what the runtime runs, what was applied to it and what the kernel said of it.
 
 mod actor;
+mod born;
 mod claims;
 mod contest;
 mod entry;
@@ -23,6 +24,7 @@ pub use actor::{
     Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized,
     Resynchronise, SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Wrote,
 };
+pub use born::Born;
 pub use claims::{Claims, Idle};
 use entry::Entry;
 pub use entry::{Phase, Seen};
@@ -89,30 +91,47 @@ impl Roster {
         Self { sandboxes: BTreeMap::new(), containers: BTreeMap::new(), placements, feed, metrics, rules }
     }
 
-    /// What the containers of a pod are to have beside CPUs and memory nodes.
-    fn others(&self, uid: &str) -> Wish {
+    /// What a container that is being created is to have beside CPUs and memory nodes.
+    fn others(&self, uid: &str, container: &str) -> Wish {
         let placements = self.placements.load();
-        placements.pod(uid).map(|pod| others(pod, self.rules.idle).0).unwrap_or_default()
+        let told = placements.pod(uid).map(|pod| others(pod, container, self.rules.idle));
+        let (wish, unusable) = told.unwrap_or_default();
+        for fault in unusable {
+            tracing::warn!(uid, container, "{fault}: the container is created without it");
+        }
+        wish
     }
 
     /// These parts of what a container is to have cannot be put into effect.
-    fn reported(&mut self, reports: Vec<(String, String)>) {
-        let mut by_id: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    /// What was reported of one that is not whole stands beside what is reported now: a look that writes nothing knows less.
+    fn reported(&mut self, reports: Vec<(String, String)>, whole: &[String]) {
+        let mut by_id: BTreeMap<String, Vec<String>> =
+            whole.iter().map(|id| (id.clone(), Vec::new())).collect();
         for (id, report) in reports {
             by_id.entry(id).or_default().push(report);
         }
         for (id, reports) in by_id {
-            if let Some(entry) = self.containers.get_mut(&id)
-                && entry.reports != reports
-            {
-                tracing::warn!(container = %id, ?reports, "not all that was decided can be put into effect");
-                entry.reports = reports;
+            let Some(entry) = self.containers.get_mut(&id) else { continue };
+            let is_known = |report| entry.reports.contains(report);
+            let stands = match whole.contains(&id) {
+                true => entry.reports == reports,
+                false => reports.iter().all(is_known),
+            };
+            if stands {
+                continue;
             }
+            match reports.is_empty() {
+                true => tracing::info!(container = %id, "all that was decided is in effect"),
+                false => {
+                    tracing::warn!(container = %id, ?reports, "not all that was decided can be put into effect");
+                }
+            }
+            entry.reports = reports;
         }
     }
 
     /// The runtime told its whole list. What was known of containers that are still there is kept.
-    fn replace(&mut self, sandboxes: Vec<Sandbox>, containers: Vec<Container>) {
+    fn replace(&mut self, sandboxes: Vec<Sandbox>, containers: Vec<(Container, Born)>) {
         let mut known = std::mem::take(&mut self.sandboxes);
         for sandbox in sandboxes {
             let before = known.remove(&sandbox.sandbox_id);
@@ -120,11 +139,13 @@ impl Roster {
             self.sandboxes.insert(id, Lodging::listed(sandbox, before));
         }
         let mut known = std::mem::take(&mut self.containers);
-        for container in containers {
+        for (container, born) in containers {
             let id = container.container_id.clone();
             let before = known.remove(&id);
             let uid = self.uid_of(&container.sandbox_id);
-            self.containers.insert(id, Entry::listed(container, uid, before));
+            let mut entry = Entry::listed(container, uid, before);
+            entry.born = born.and(std::mem::take(&mut entry.born));
+            self.containers.insert(id, entry);
         }
         self.feed.resnapshot();
     }
@@ -191,6 +212,7 @@ impl Roster {
         uid: String,
         cpuset: Option<Cpuset>,
         policy: bool,
+        born: Born,
     ) -> Vec<Change> {
         if cpuset.is_none() {
             self.metrics.unpinned_starts.inc();
@@ -200,7 +222,7 @@ impl Roster {
             lodging.got_container(policy);
         }
         let id = container.container_id.clone();
-        self.containers.insert(id.clone(), Entry::created(container, uid, cpuset, policy));
+        self.containers.insert(id.clone(), Entry::created(container, uid, cpuset, policy, born));
         self.make_room(&id)
     }
 
@@ -283,10 +305,13 @@ impl Roster {
             }
             let wanted = entry.target(&placements, &waiting);
             let differs = wanted.as_ref().map(|w| difference(entry.applied.as_ref(), w)).unwrap_or_default();
+            let running = entry.phase == Phase::Running;
+            let wishes = running && entry.is_to_be_looked_at(&placements, self.rules.idle);
+            let news = wishes || entry.is_newly_placed(&placements);
             match entry.phase {
                 // Whoever keeps changing it is not fought, but mended when everything is.
                 Phase::Running if !everything && entry.contest.waits(wanted.as_ref()) => {}
-                Phase::Running if everything || entry.unseen || differs.cpus || differs.mems => {
+                Phase::Running if everything || entry.unseen || news || differs.cpus || differs.mems => {
                     due.checks.push(entry.check(&placements, &waiting, self.rules.idle));
                 }
                 // It has no cgroup yet: the runtime's own notes are changed, and its start is checked.

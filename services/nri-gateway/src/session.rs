@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::adjustment::Dialect;
 use crate::hands::{Hands, Way};
-use crate::hooks::{Hooks, HooksContext};
+use crate::hooks::{Hooks, HooksContext, NEWER};
 use crate::mender::{Tools, mend};
 
 /// For RegisterPlugin; the runtime's own limit.
@@ -111,10 +111,16 @@ pub async fn run(context: SessionContext, condition: Condition) {
         }
         if let SessionError::Ended(_) | SessionError::NotSynchronised = end
             && !was_synchronised
-            && context.hooks.newer_events.swap(false, Ordering::Relaxed)
+            && let Ok(before) =
+                context
+                    .hooks
+                    .newer_events
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |asked| asked.checked_sub(1))
         {
+            let event = NEWER.get(before.saturating_sub(1));
             tracing::info!(
-                "the session ended before it was synchronised: asks for the oldest events only from now on"
+                ?event,
+                "the session ended before it was synchronised: does not ask for this event again"
             );
         }
         let mut reason = end.to_string();

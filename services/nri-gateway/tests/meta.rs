@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use nri_gateway::settings::OnDeadline;
 use oxalyst_nri::api;
+use oxalyst_nri::runtime::RuntimeOptions;
 use oxalyst_proto::meta::v1::meta_server::{Meta, MetaServer};
 use oxalyst_proto::meta::v1::runtime_event::Event;
 use oxalyst_proto::meta::v1::*;
-use support::node::{Node, pod, running};
+use support::node::{Node, own_calls, pod, running};
 use support::until;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
@@ -51,7 +52,10 @@ impl Meta for Listener {
         while let Some(event) = events.message().await? {
             let text = match event.event.unwrap() {
                 Event::Snapshot(all) => format!("snapshot {} {}", all.sandboxes.len(), all.containers.len()),
-                Event::Sandbox(it) => format!("sandbox {}", it.sandbox_id),
+                Event::Sandbox(it) => match it.resources.and_then(|r| r.cpu_shares) {
+                    None => format!("sandbox {}", it.sandbox_id),
+                    Some(shares) => format!("sandbox {} {shares}", it.sandbox_id),
+                },
                 Event::Container(it) => format!("container {} {:?}", it.container_id, it.state()),
                 Event::RemovedSandboxId(id) => format!("removed sandbox {id}"),
                 Event::RemovedContainerId(id) => format!("removed container {id}"),
@@ -103,4 +107,26 @@ async fn the_whole_list_comes_first_then_each_change_and_the_list_again_after_a_
     drop(session);
     let _session = node.session(vec![pod("a", "shared_cores")], vec![]).await;
     meta.hears(1, "snapshot 1 0").await;
+}
+
+#[actix::test]
+async fn a_pod_that_is_to_have_other_resources_is_told_before_its_containers_are_updated() {
+    let mut node = Node::bare();
+    node.options = RuntimeOptions { last_event: api::Event::ValidateContainerAdjustment, ..own_calls() };
+    let (node, session) = node.risen().await;
+    let shared = pod("a", "shared_cores");
+    node.run(&session, &shared, "a1").await.unwrap();
+    let meta = Listener::default();
+    meta.serve(&node);
+    meta.hears(0, "snapshot 1 1").await;
+    let cpu = api::LinuxCpu { shares: Some(api::OptionalUInt64 { value: 2_048 }), ..Default::default() };
+    let request = api::UpdatePodSandboxRequest {
+        pod: Some(shared),
+        linux_resources: Some(api::LinuxResources { cpu: Some(cpu), ..Default::default() }),
+        ..Default::default()
+    };
+
+    session.update_sandbox(request).await.unwrap();
+
+    meta.hears(0, "sandbox s-a 2048").await;
 }

@@ -16,6 +16,7 @@ fn topology() -> Topology {
         cpus: cpus.into(),
         memory_bytes: 8 << 30,
         distances: distances.into(),
+        huge_pages: Default::default(),
     };
     Topology {
         cpus: Vec::new(),

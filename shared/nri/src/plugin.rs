@@ -38,7 +38,7 @@ pub const NRI_VERSION: &str = "0.12.0";
 pub struct Happened {
     /// Which event.
     pub event: Event,
-    /// The pod it happened to.
+    /// The pod it happened to. In [`Event::UpdatePodSandbox`], with the resources that it is to have.
     pub pod: PodSandbox,
     /// The container it happened to; `None` for events of a pod.
     pub container: Option<Container>,
@@ -178,7 +178,7 @@ impl<P: Plugin> Handler for Dispatch<P> {
         if let Some(event) = own_call_of(&request.method) {
             // Every such request holds the pod in field 1; the container, where it has one, in field 2.
             let happened = if event == Event::UpdatePodSandbox {
-                let pod = decode::<UpdatePodSandboxRequest>(payload)?.pod;
+                let pod = as_it_will_be(decode(payload)?);
                 StateChangeEvent { event: event.into(), pod, container: None }
             } else {
                 let PodAndContainer { pod, container } = decode(payload)?;
@@ -235,6 +235,18 @@ impl<P: Plugin> Dispatch<P> {
         }
         self.plugin.happened(Happened { event, pod, container: change.container }).await
     }
+}
+
+/// The pod with the resources that it is to have.
+fn as_it_will_be(request: UpdatePodSandboxRequest) -> Option<PodSandbox> {
+    let UpdatePodSandboxRequest { pod, overhead_linux_resources: overhead, linux_resources: own } = request;
+    let mut pod = pod?;
+    if overhead.is_some() || own.is_some() {
+        let linux = pod.linux.get_or_insert_default();
+        linux.pod_overhead = overhead.or_else(|| linux.pod_overhead.take());
+        linux.pod_resources = own.or_else(|| linux.pod_resources.take());
+    }
+    Some(pod)
 }
 
 /// The common shape of the requests whose answer is empty.

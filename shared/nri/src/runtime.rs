@@ -14,7 +14,8 @@ use crate::api::{
     CreateContainerResponse, Empty, Event, PodSandbox, RegisterPluginRequest, StateChangeEvent,
     StopContainerRequest, StopContainerResponse, SynchronizeRequest, SynchronizeResponse,
     UpdateContainerRequest, UpdateContainerResponse, UpdateContainersRequest, UpdateContainersResponse,
-    ValidateContainerAdjustmentRequest, ValidateContainerAdjustmentResponse,
+    UpdatePodSandboxRequest, UpdatePodSandboxResponse, ValidateContainerAdjustmentRequest,
+    ValidateContainerAdjustmentResponse,
 };
 use crate::client::{CallError, Client};
 use crate::events::unknown_event;
@@ -195,6 +196,12 @@ impl RuntimeSession {
                 self.call("StateChange", &change).await?
             }
         };
+        Ok(())
+    }
+
+    /// A pod is to have other resources; the containers' own updates follow. An error refuses it.
+    pub async fn update_sandbox(&self, request: UpdatePodSandboxRequest) -> Result<(), SessionError> {
+        let UpdatePodSandboxResponse {} = self.call("UpdatePodSandbox", &request).await?;
         Ok(())
     }
 

@@ -272,7 +272,8 @@ impl Bypass {
         let stopping = |_| RoundError::Stopping;
         let due = self.roster.send(ToCheck { everything }).await.map_err(stopping)?;
         let look = self.kernel.read(due.checks.clone(), LOOK_DEADLINE).await?;
-        self.roster.send(Reported(look.reports)).await.map_err(stopping)?;
+        let (reports, whole) = (look.reports, look.whole);
+        self.roster.send(Reported { reports, whole }).await.map_err(stopping)?;
         let corrections = self.roster.send(Observed(look.seen)).await.map_err(stopping)?;
         let mut fault = look.fault;
         for (changes, deadline) in in_order(&due.checks, corrections, &look.unheld) {
@@ -291,7 +292,8 @@ impl Bypass {
                 self.metrics.updated("failed", 1);
                 fault.get_or_insert(told);
             }
-            self.roster.send(Reported(look.reports)).await.map_err(stopping)?;
+            let (reports, whole) = (look.reports, look.whole);
+            self.roster.send(Reported { reports, whole }).await.map_err(stopping)?;
             let _left_for_the_next_round = self.roster.send(Observed(look.seen)).await.map_err(stopping)?;
         }
         Ok(fault)

@@ -12,21 +12,27 @@ use crate::roster::Check;
 const PROCESSES: usize = 4_096;
 
 impl Look {
-    /// Notes what the container lacks; writes it where `write`.
-    pub(super) fn others(&mut self, hierarchy: &Hierarchy, path: &CgroupPath, check: &Check, write: bool) {
+    /// Notes what the container lacks; writes it where `write`. Gives whether there was nothing to write.
+    pub(super) fn others(
+        &mut self,
+        hierarchy: &Hierarchy,
+        path: &CgroupPath,
+        check: &Check,
+        write: bool,
+    ) -> bool {
         if check.others.is_empty() {
-            return;
+            return true;
         }
         let files = Files { hierarchy, path };
         let plan = writes(&check.others, hierarchy.is_unified(), &|target, file| files.read(target, file));
         let id = &check.container_id;
         self.reports.extend(plan.reports.into_iter().map(|report| (id.clone(), report)));
         if plan.writes.is_empty() {
-            return;
+            return true;
         }
         if !write {
             self.unheld.push(id.clone());
-            return;
+            return false;
         }
         let refused: Vec<_> = plan.writes.iter().filter_map(|write| files.write(write).err()).collect();
         let wrote = refused.len() < plan.writes.len();
@@ -34,6 +40,7 @@ impl Look {
         if wrote {
             self.wrote.push(id.clone());
         }
+        false
     }
 }
 

@@ -1,14 +1,22 @@
-//! systemd, told what was written to a unit's cpuset: whatever it has not been told, it undoes at its next reload.
+//! systemd, told what was written to a unit's cpuset: once it was told another by anybody, it writes that back whenever the unit
+//! is changed.
 
 mod message;
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use oxalyst_cgroups::{CgroupPath, Driver};
 use oxalyst_topology::CpuSet;
+use tokio::sync::Semaphore;
+
+use crate::placements::Cpuset;
+use crate::roster::Check;
 
 use message::{Call, Reply};
 
@@ -21,13 +29,26 @@ const STRAY: usize = 64;
 /// Longest answer that is read.
 const LONGEST: usize = 1 << 20;
 
-/// The way to systemd.
+/// The way to systemd, and what it is still to be told. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Systemd {
     /// The system's bus, where a greeting is due.
     bus: PathBuf,
     /// systemd's own socket, where there is no bus.
     private: PathBuf,
+    /// By container.
+    untold: Arc<Mutex<BTreeMap<String, Untold>>>,
+    /// Held by whoever tells: one at a time, so that a systemd that hangs costs one thread.
+    telling: Arc<Semaphore>,
+}
+
+/// What was written to a unit and not told yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Untold {
+    unit: String,
+    cpuset: Cpuset,
+    /// Why not, once it was tried.
+    why: Option<String>,
 }
 
 /// Why systemd does not know.
@@ -44,7 +65,9 @@ pub(super) enum SystemdError {
         source: io::Error,
     },
     /// It answered with an error.
-    #[error("systemd does not take {unit}'s CPUs and memory nodes: {said}; a daemon-reload may undo them")]
+    #[error(
+        "systemd does not take {unit}'s CPUs and memory nodes: {said}; it may undo them when the unit is changed"
+    )]
     Refused {
         /// The unit.
         unit: String,
@@ -61,7 +84,72 @@ impl Systemd {
         Self {
             bus: host_root.join("run/dbus/system_bus_socket"),
             private: host_root.join("run/systemd/private"),
+            untold: Arc::default(),
+            telling: Arc::new(Semaphore::new(1)),
         }
+    }
+
+    /// A container's files were written: if it is a unit, systemd is to be told.
+    pub(super) fn note(&self, check: &Check) {
+        let (Ok((path, Driver::Systemd)), Some(wanted)) =
+            (CgroupPath::of_container(&check.cgroups_path).map(of_systemd), &check.wanted)
+        else {
+            return;
+        };
+        let unit = path.as_str().rsplit('/').next().unwrap_or_default().to_owned();
+        let untold = Untold { unit, cpuset: wanted.clone(), why: None };
+        self.untold().insert(check.container_id.clone(), untold);
+    }
+
+    /// The container is gone, and its unit with it.
+    pub(super) fn forget(&self, container_id: &str) {
+        self.untold().remove(container_id);
+    }
+
+    /// What was noted is told only while it is what is wanted: otherwise somebody else has the word.
+    pub(super) fn forget_outdated(&self, check: &Check) {
+        let mut untold = self.untold();
+        if untold.get(&check.container_id).is_some_and(|told| check.wanted.as_ref() != Some(&told.cpuset)) {
+            untold.remove(&check.container_id);
+        }
+    }
+
+    /// Why systemd does not know yet what was written, if it was tried.
+    pub(super) fn why_untold(&self, container_id: &str) -> Option<String> {
+        self.untold().get(container_id)?.why.clone()
+    }
+
+    /// Tells what is due, on a thread that may block, and waits for nothing. What fails is due again.
+    pub(super) fn tell_later(&self) {
+        if self.untold().is_empty() {
+            return;
+        }
+        let Ok(turn) = self.telling.clone().try_acquire_owned() else { return };
+        let this = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let due = this.untold().clone();
+            for (id, told) in due {
+                let outcome = this.allow(&told.unit, &told.cpuset.cpus, &told.cpuset.mems);
+                let mut untold = this.untold();
+                // Something else may have been written meanwhile.
+                if untold.get(&id) != Some(&told) {
+                    continue;
+                }
+                match outcome {
+                    Ok(()) => {
+                        untold.remove(&id);
+                    }
+                    Err(e) => {
+                        untold.insert(id, Untold { why: Some(e.to_string()), ..told });
+                    }
+                }
+            }
+        });
+    }
+
+    fn untold(&self) -> MutexGuard<'_, BTreeMap<String, Untold>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells it what this unit (a scope or a slice) may use, until the machine's next start. Where there is no systemd, nothing.
@@ -92,6 +180,13 @@ impl Systemd {
             Err(source) => Err(SystemdError::Io { unit: unit.to_owned(), socket: socket.clone(), source }),
         }
     }
+}
+
+/// A path that was found in the tree tells its driver by its last name.
+fn of_systemd((path, driver): (CgroupPath, Driver)) -> (CgroupPath, Driver) {
+    let is_unit = [".scope", ".slice"].iter().any(|end| path.as_str().ends_with(end));
+    let driver = if is_unit { Driver::Systemd } else { driver };
+    (path, driver)
 }
 
 /// One connection, one call.

@@ -247,7 +247,8 @@ impl Node {
         let (socket, _) = self.listener.as_ref().unwrap().accept().await.unwrap();
         let mut session = RuntimeSession::start(socket, self.cgroups.clone(), self.options);
         session.registered().await.unwrap();
-        assert_eq!(session.configure("containerd", self.version).await.unwrap(), 0x7ff);
+        let known = (1 << self.options.last_event as i32) - 1;
+        assert_eq!(session.configure("containerd", self.version).await.unwrap(), known);
         let updates = session.synchronize(pods, containers).await.unwrap();
         updates.iter().for_each(|u| self.cgroups.apply(u));
         (session, updates)

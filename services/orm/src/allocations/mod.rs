@@ -1,6 +1,7 @@
 //! The one writer of allocation state: an actor on a thread of its own, because a commit waits for the disk.
 
 mod absent;
+mod gave;
 mod handlers;
 mod import;
 mod machine;
@@ -10,6 +11,9 @@ mod plugged;
 mod storage;
 mod told;
 
+pub use gave::{
+    AsHeld, AskConcern, Concern, DueResizes, Gave, RefuseResize, ResizePlugged, Unasked, UnaskedPod,
+};
 pub use handlers::{
     Admit, Admitted, GetState, GetTopology, Reconcile, Reconciled, Release, Released, Subscribe, Subscription,
 };

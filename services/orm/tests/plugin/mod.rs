@@ -46,6 +46,8 @@ pub struct Conduct {
     /// What else it gives.
     pub company: BTreeMap<String, ResourceAllocationInfo>,
     pub info: ResourceAllocationInfo,
+    /// What it gives these containers instead.
+    pub infos: BTreeMap<String, ResourceAllocationInfo>,
     pub asked_hints: Vec<ResourceRequest>,
     pub allocated: Vec<ResourceRequest>,
     pub removed: Vec<String>,
@@ -201,7 +203,9 @@ impl ResourcePlugin for Plugin {
         if let Some(status) = self.now(|conduct| conduct.allocate_fails.clone()) {
             return Err(status);
         }
-        let own = (request.resource_name, self.now(|conduct| conduct.info.clone()));
+        let container = &request.container_name;
+        let info = self.now(|conduct| conduct.infos.get(container).unwrap_or(&conduct.info).clone());
+        let own = (request.resource_name, info);
         let company = self.now(|conduct| conduct.company.clone());
         Ok(Response::new(ResourceAllocationResponse {
             allocation_result: Some(ResourceAllocation {

@@ -193,6 +193,7 @@ fn decision(d: &Decision) -> Value {
             "count": free.cpus,
             "cpus": told(&free.cpuset),
             "memory_bytes": free.memory_bytes,
+            "huge_pages": free.huge_pages,
         })).collect::<Vec<_>>(),
         "weighed": d.merges.iter().map(merge).collect::<Vec<_>>(),
         "placed_by": told(&d.placed_by),
@@ -234,6 +235,7 @@ fn asked(asked: &DecisionAsked) -> Value {
             "milli_cpu": own.milli_cpu,
             "limit_milli_cpu": own.limit_milli_cpu,
             "memory_bytes": own.memory_bytes,
+            "huge_pages": own.huge_pages,
         })
     };
     json!({

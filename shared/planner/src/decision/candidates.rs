@@ -56,6 +56,13 @@ impl Free {
                 cpus: u32::try_from(set.len()).unwrap_or(u32::MAX),
                 cpuset: set.to_string(),
                 memory_bytes: memory,
+                huge_pages: node
+                    .huge_pages
+                    .keys()
+                    .map(|size| {
+                        (size.0, given.state.memory.free(&supply, node.id, Resource::HugePages(*size)).0)
+                    })
+                    .collect(),
             }
         };
         let rows: Vec<DecisionFree> = machine.nodes().iter().map(row).collect();

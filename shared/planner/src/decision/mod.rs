@@ -92,6 +92,10 @@ fn plan(given: Given<'_>, step: &Step, trace: &mut Trace) -> Answer {
         Step::Adopt(running) => sure(pods::adopt(state, machine, rules, running)),
         Step::Replan => sure(pods::replan(state, machine, rules)),
         Step::Promote => sure(pods::promote(state, machine, rules)),
+        Step::Gave(gave) => match pods::take_gave_traced(state, machine, rules, gave, trace) {
+            Ok(plan) => sure(plan),
+            Err(refusal) => Answer::Refused(refusal),
+        },
         Step::Whole(request) => match pods::plan_traced(state, machine, rules, request, trace) {
             Ok(plan) => sure(plan),
             Err(refusal) => Answer::Refused(refusal),

@@ -3,7 +3,9 @@
 use super::{Answer, Given, Step, candidates, request::encode_container, rules, snapshot, way};
 use crate::{
     plan::Refusal,
-    pods::{self, Plan, PodPlacement, PodRequest, Request, State, Trace, placement_of, placements},
+    pods::{
+        self, Plan, PluginsGave, PodPlacement, PodRequest, Request, State, Trace, placement_of, placements,
+    },
 };
 use oxalyst_proto::orm::v1::{
     Decision, DecisionAffected, DecisionAsked, DecisionBasis, DecisionContainer, DecisionPool,
@@ -50,7 +52,7 @@ fn asked(given: Given<'_>, step: &Step) -> Option<DecisionAsked> {
     match step {
         Step::Admit(request) => Some(of_request(&pods::understood(request, crate::plan::DecidedBy::Admit))),
         Step::AdmitSpec(pod) | Step::Refine(pod) | Step::Whole(Request::Admit(pod)) => Some(of_request(pod)),
-        Step::Whole(Request::Resize(resize)) => {
+        Step::Whole(Request::Resize(resize)) | Step::Gave(PluginsGave { resize: Some(resize), .. }) => {
             let pod = given.state.pods.get(&resize.uid)?;
             let mut container = pod.container(&resize.container)?.clone();
             container.cpu = resize.cpu.or(container.cpu);
@@ -136,6 +138,7 @@ fn planned(
     decision.outcome = match pod {
         None => "done",
         Some(_) if open => "open",
+        Some(_) if matches!(step, Step::Gave(PluginsGave { resize: None, .. })) => "kept",
         Some(pod) if given.state.pods.get(about) == Some(pod) => "kept",
         Some(_) => "placed",
     }

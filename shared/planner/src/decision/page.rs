@@ -6,7 +6,10 @@ use oxalyst_proto::orm::v1::{
     DecisionResource,
 };
 use oxalyst_units::{Bytes, MilliCpu};
-use std::fmt::{self, Write};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write},
+};
 
 /// Writes down one page.
 struct Page<'t, F> {
@@ -50,7 +53,8 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         if let Some(asked) = &decision.asked {
             self.row("asked", &asked_in_words(asked))?;
             for container in asked.containers.iter().filter(|_| asked.containers.len() > 1) {
-                let amounts = amounts(container.milli_cpu, container.memory_bytes);
+                let huge = huge_pages(container.huge_pages.iter().map(|(size, bytes)| (*size, *bytes)));
+                let amounts = amounts(container.milli_cpu, container.memory_bytes) + &huge;
                 self.row("", &format!("container {} ({}): {amounts}", container.name, container.role))?;
             }
         }
@@ -62,6 +66,12 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         }
         for merge in &decision.merges {
             self.merge(merge)?;
+        }
+        if decision.kind == "plugins" {
+            self.row(
+                "late",
+                "plugins were asked after its CPUs had been decided: their hints can move none of them",
+            )?;
         }
         for (index, own) in decision.chosen.iter().enumerate() {
             self.row(if index == 0 { "got" } else { "" }, &chosen_in_words(own))?;
@@ -178,6 +188,12 @@ fn asked_in_words(asked: &DecisionAsked) -> String {
         (_, total) => total,
     };
     let _ = write!(text, ", {}", amounts(cpu, Some(memory).filter(|bytes| *bytes > 0)));
+    let mut pages: BTreeMap<u64, u64> = BTreeMap::new();
+    for (size, bytes) in asked.containers.iter().flat_map(|own| &own.huge_pages) {
+        let sum = pages.entry(*size).or_default();
+        *sum = sum.saturating_add(*bytes);
+    }
+    text += &huge_pages(pages.into_iter());
     let _ = match asked.source.as_str() {
         "none" => write!(text, " (nobody told a request)"),
         source => write!(text, " (told by {source})"),
@@ -202,10 +218,16 @@ fn amounts(milli: Option<u64>, bytes: Option<u64>) -> String {
     }
 }
 
+/// Each size with the bytes of it, by the name that Kubernetes gives it.
+fn huge_pages(pages: impl Iterator<Item = (u64, u64)>) -> String {
+    pages.map(|(size, bytes)| format!(", {} of hugepages-{}", bytes_in_words(bytes), Bytes(size))).collect()
+}
+
 fn free_in_words(free: &DecisionFree) -> String {
     let set = if free.cpus == 0 { String::new() } else { format!(" ({})", free.cpuset) };
     let memory = free.memory_bytes.map(|bytes| format!(", {} of memory", bytes_in_words(bytes)));
-    format!("NUMA node {}: {}{set}{}", free.node, cpus(free.cpus.into()), memory.unwrap_or_default())
+    let huge = huge_pages(free.huge_pages.iter().map(|(size, bytes)| (*size, *bytes)));
+    format!("NUMA node {}: {}{set}{}{huge}", free.node, cpus(free.cpus.into()), memory.unwrap_or_default())
 }
 
 fn chosen_in_words(own: &DecisionContainer) -> String {

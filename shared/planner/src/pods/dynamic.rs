@@ -1,6 +1,6 @@
 //! Containers join under the dynamic policy.
 
-use super::{Asked, Plugins, Pod, Refusal, Role, Rules, State, Trace, join::unaligned, refuse};
+use super::{Asked, Plugins, Pod, Refusal, Role, Rules, State, Trace, amounts, join::unaligned, refuse};
 use crate::{
     plan::{Flag, Reason, Rule},
     policy::{self, ContainerId, ContainerKind, Kind, Options, Wishes, memory},
@@ -76,7 +76,7 @@ impl<'a> Joining<'a> {
     pub(super) fn topology(&self, rules: &Rules) -> Policy {
         match &rules.topology {
             Policy::None if self.pod.served_wishes().numa_binding() => Policy::BestEffort,
-            policy => policy.clone(),
+            policy => amounts::aligned(policy, self.pod),
         }
     }
 
@@ -111,13 +111,13 @@ impl<'a> Joining<'a> {
         let wishes = self.pod.served_wishes();
         // All of a bound pod's memory comes from the nodes that it is bound to.
         let whole = kind == ContainerKind::Main && wishes.numa_binding();
-        let bytes = if whole { self.pod.total_memory() } else { asked.memory.unwrap_or_default() };
+        let bytes = if whole { self.pod.total_amounts(|_| true) } else { asked.memory_amounts() };
         memory::Request {
             id: ContainerId::new(self.pod.uid.as_str(), asked.name.as_str()),
             kind,
             qos: self.pod.served,
             wishes,
-            bytes: [(memory::Resource::Memory, bytes)].into_iter().filter(|(_, b)| *b > Bytes(0)).collect(),
+            bytes,
             cpu_nodes: None,
             resize: self.resize,
             debug: false,
@@ -141,18 +141,34 @@ impl<'a> Joining<'a> {
         let request = self.memory_request(asked);
         // How much memory reclaimed pods may have is advice. Without any it is no reason to refuse one.
         let unadvised = request.qos == QosLevel::Reclaimed && self.memory_options.numa_headroom.is_empty();
-        if !request.bytes.is_empty() && !unadvised {
+        for resource in request.bytes.keys().filter(|_| !unadvised) {
             let hints = memory::hints(
                 &self.after.memory,
                 &self.memory_options,
                 &self.supply,
                 self.machine,
                 &request,
-                memory::Resource::Memory,
+                *resource,
             );
-            provider.insert(MEMORY.to_owned(), hints.map_err(refused(Rule::MemoryRoom))?);
+            provider.insert(resource.to_string(), hints.map_err(refused(Rule::MemoryRoom))?);
+        }
+        if !amounts::share_nodes(&mut provider) {
+            return Err(self.nowhere_together(&request.bytes));
         }
         Ok(if provider.is_empty() { Vec::new() } else { vec![provider] })
+    }
+
+    /// Each resource has NUMA nodes with room, and none of these have room for all of them.
+    fn nowhere_together(&self, asked: &amounts::Amounts) -> Refusal {
+        let amount = |(resource, bytes): (&memory::Resource, &Bytes)| {
+            let free =
+                |node: &u32| format!("{} on {node}", self.after.memory.free(&self.supply, *node, *resource));
+            let free: Vec<_> = self.supply.0.keys().map(free).collect();
+            format!("{bytes} of {resource} (free by NUMA node: {})", free.join(", "))
+        };
+        let amounts: Vec<_> = asked.iter().map(amount).collect();
+        let message = format!("no set of NUMA nodes gives all of it together: {}", amounts.join(" and "));
+        refuse(Reason::Insufficient, Rule::MemoryRoom, message)
     }
 
     pub(super) fn place_cpus(&mut self, asked: &Asked, hint: &Hint) -> Result<(), Refusal> {
@@ -175,8 +191,9 @@ impl<'a> Joining<'a> {
 
     /// The hint for memory: its own, else that of the CPUs; of a reclaimed pod the node that its CPUs were bound to.
     pub(super) fn memory_hint(&self, asked: &Asked, merged: &Merged) -> Hint {
-        let hint = merged.hint(MEMORY);
-        if hint.mask.is_some() {
+        let resources = asked.memory_amounts().into_keys().map(|resource| resource.to_string());
+        let hints = std::iter::once(MEMORY.to_owned()).chain(resources).map(|name| merged.hint(&name));
+        if let Some(hint) = hints.into_iter().find(|hint| hint.mask.is_some()) {
             return hint;
         }
         if self.pod.served != QosLevel::Reclaimed {

@@ -1,6 +1,6 @@
 //! The machine, its memory or the reserved CPUs are others than before.
 
-use super::{CpuPolicy, Plugins, Pod, PodRequest, Rules, State, Trace, join, settled};
+use super::{CpuPolicy, Pod, Rules, State, Trace, join, promote::again, settled};
 use crate::{
     plan::Flag,
     policy::{ContainerId, SHARE, Wishes, memory},
@@ -85,21 +85,7 @@ fn place_anew(after: &mut State, machine: &Machine, rules: &Rules, pod: &Arc<Pod
     let mut attempt = after.clone();
     attempt.drop_containers(&pod.uid, moves);
     attempt.change_pod(&pod.uid, |pod| pod.containers = staying);
-    let request = PodRequest {
-        uid: pod.uid.clone(),
-        sandbox_id: pod.sandbox_id.clone(),
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
-        qos: pod.qos,
-        class: pod.class,
-        wishes: pod.wishes.clone(),
-        node_agent: pod.node_agent,
-        told: pod.told.clone(),
-        flags: BTreeSet::new(),
-        containers: moving,
-        plugins: Plugins::default(),
-        now_unix_ms: pod.since_unix_ms,
-    };
+    let request = again(pod, moving);
     if join::admit(&mut attempt, machine, rules, &request, &mut Trace::off()).is_ok() {
         // The order in which they were told is kept.
         attempt.change_pod(&pod.uid, |known| known.containers.clone_from(&pod.containers));

@@ -1,17 +1,16 @@
 //! Pods whose specs are known: containers of every kind, one by one.
 
 use super::{
-    Asked, CpuPolicy, Plan, Pod, PodRequest, Refusal, Role, Rules, State, Trace, dynamic, join, refuse,
+    Asked, CpuPolicy, Plan, Pod, PodRequest, Refusal, Rules, State, Trace, division, dynamic, join, refuse,
     sandbox, sandbox::ALL, settled, wording,
 };
 use crate::{
-    plan::{Flag, Reason, Rule, exclusive_cpus},
+    plan::{Flag, Reason, Rule},
     policy::{self, ContainerId, ContainerKind, memory},
     topology_manager::Hint,
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
-use oxalyst_units::Bytes;
 use std::{collections::BTreeSet, sync::Arc};
 
 /// Decides for a pod whose sandbox starts, or one of whose containers is created, by its spec.
@@ -62,8 +61,8 @@ pub fn admit_spec_traced(
 }
 
 /// The spec of a pod came after its pod had been decided: its containers take the place of the one that stood for them all. What
-/// has CPUs of its own keeps exactly these, and a pod whose CPUs would have to move stays as it is. Containers that the spec has
-/// gained since join. A pod that is not known is not taken in.
+/// has CPUs of its own keeps exactly these, and a pod whose CPUs would have to move stays as it is. Under the native policy what the
+/// pod has is divided among its containers. Containers that the spec has gained since join. A pod that is not known is not taken in.
 pub fn refine(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest) -> Plan {
     let machine = rules.confine(machine);
     let after = match state.pods.get(&request.uid) {
@@ -117,6 +116,12 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
     pod.settle_main();
     pod.told.source = request.told.source;
     pod.told.request = request.told.request.or(pod.told.request);
+    if let CpuPolicy::Native(native) = &rules.cpu_policy
+        && !pod.node_agent
+    {
+        pod.class = request.class;
+        return division::divide(state, machine, rules, *native, &pod);
+    }
     let main = pod.container(&pod.main)?.clone();
     let mut after = state.clone();
     if !pod.node_agent {
@@ -125,31 +130,13 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
     let pod = Arc::new(pod);
     after.pods.insert(pod.uid.clone(), Arc::clone(&pod));
     let others: Vec<Asked> = pod.containers.iter().filter(|asked| asked.name != main.name).cloned().collect();
-    match &rules.cpu_policy {
-        _ if pod.node_agent => {}
-        CpuPolicy::Dynamic(options) => {
-            account_memory(&mut after, machine, rules, options, &pod, &main);
-            dynamic::join(
-                &mut after,
-                machine,
-                rules,
-                options,
-                &pod,
-                (&others, &request.plugins),
-                &mut Trace::off(),
-            )
-            .ok()?;
-            keep_pace(&mut after, &pod);
-        }
-        // Each container has a set of its own there: one for all of them cannot be divided under what runs.
-        CpuPolicy::Native(_) if others.iter().any(|other| other.role != Role::Ephemeral) => return None,
-        CpuPolicy::Native(_) => {
-            let own = after.cpus.containers.get(&id_of(&pod, &main))?;
-            let has = (own.qos == QosLevel::Dedicated).then_some(own.cpus.len());
-            if has != main.cpu.and_then(exclusive_cpus).filter(|_| pod.class == super::Class::Guaranteed) {
-                return None;
-            }
-        }
+    if let CpuPolicy::Dynamic(options) = &rules.cpu_policy
+        && !pod.node_agent
+    {
+        account_memory(&mut after, machine, rules, options, &pod, &main);
+        let new = (&others[..], &request.plugins);
+        dynamic::join(&mut after, machine, rules, options, &pod, new, &mut Trace::off()).ok()?;
+        keep_pace(&mut after, &pod);
     }
     settled::settle(&mut after, machine, rules);
     settled::check(state, &after, machine).ok()?;
@@ -188,7 +175,7 @@ fn account_memory(
 ) {
     let entry = after.memory.containers.get(&id_of(pod, main));
     let Some(nodes) = entry.and_then(|entry| entry.bound_to.clone()) else { return };
-    if !pod.served_wishes().numa_binding() || pod.total_memory() == Bytes(0) {
+    if !pod.served_wishes().numa_binding() || pod.total_amounts(|_| true).is_empty() {
         return;
     }
     let before: memory::State = after.memory.clone();

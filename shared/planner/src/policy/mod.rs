@@ -23,8 +23,8 @@ mod wishes;
 
 pub use hints::hints;
 pub use options::{Options, Preference};
-pub(crate) use place::place_in;
 pub use place::{Placed, end_ramp_up, place, remove};
+pub(crate) use place::{place_in, pooled_entry};
 pub use pools::{Recomputed, recompute};
 pub use refusal::{Kind, Refusal};
 pub use request::Request;
