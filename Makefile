@@ -5,7 +5,7 @@ CARGO ?= cargo
 TESTS ?=
 
 # Suites that take minutes each and are left out of `make test`.
-TIERS = kubelet numa_vm
+TIERS = kubelet numa_vm systemd_vm
 
 .DEFAULT_GOAL := help
 .PHONY: help run test tiers vectors lint fmt bench build tools clean

@@ -8,6 +8,7 @@
     clippy::print_stdout
 )]
 
+pub mod adjustments;
 pub mod bench;
 pub mod containerd;
 pub mod cri;
@@ -16,7 +17,9 @@ pub mod image;
 pub mod imitation;
 pub mod kubernetes;
 pub mod lab;
+pub mod lateness;
 pub mod mesh;
+pub mod pages;
 pub mod plugin;
 pub mod process;
 pub mod remains;

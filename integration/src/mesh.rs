@@ -115,11 +115,16 @@ impl Mesh {
 
     /// Services that will keep their sockets, state and logs in `folder` (short: sockets lie there) and serve `runtime`.
     pub fn new(folder: &Path, runtime: &impl Runtime) -> Result<Self, MeshError> {
+        Self::on(folder, &runtime.host_root(), &runtime.nri_socket())
+    }
+
+    /// As [`Mesh::new`], by the machine's root and the runtime's socket, which need not be there.
+    pub fn on(folder: &Path, host_root: &Path, nri_socket: &Path) -> Result<Self, MeshError> {
         let this = Self {
             binaries: Self::binaries()?,
             folder: folder.to_owned(),
-            host_root: runtime.host_root(),
-            nri_socket: runtime.nri_socket(),
+            host_root: host_root.to_owned(),
+            nri_socket: nri_socket.to_owned(),
             extra: BTreeMap::new(),
             processes: BTreeMap::new(),
         };

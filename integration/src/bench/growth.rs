@@ -12,12 +12,12 @@ use super::{Fault, Row, memory};
 /// Running containers; the growth is from the first of these to the last.
 const RUNNING: [usize; 4] = [10, 100, 500, 1000];
 
-/// Enough for a 99.9th percentile.
-const SAMPLES: usize = 1000;
+/// Of so many the 99.9th percentile is the slowest: more would take the whole bench past its few minutes.
+const SAMPLES: usize = 600;
 
 /// The growth's percentiles are those of blocks of so many samples, of which the median is taken: one slow sync of the disk, which
 /// hits either side by chance, does not decide.
-const BLOCK: usize = 125;
+const BLOCK: usize = 100;
 
 /// hook-10 to hook-1000, hook-growth and memory-1000.
 pub(super) async fn measure(folder: &Path) -> Result<Vec<Row>, Fault> {

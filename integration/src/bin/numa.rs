@@ -33,7 +33,7 @@ const ENHANCEMENT: &str = "katalyst.kubewharf.io/memory_enhancement";
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     if std::env::args().nth(1).as_deref() == Some("load") {
-        return measured_load::burn();
+        return measured_load::burn().await;
     }
     let start = Instant::now();
     let said = |what: &str| println!("{:4} s  {what}", start.elapsed().as_secs());

@@ -165,7 +165,12 @@ impl Plugins {
         let mut sessions = self.sessions.lock().unwrap();
         sessions.push(Plugin { index, name, mask, session: Arc::clone(&session) });
         sessions.sort_by(|a, b| a.index.cmp(&b.index));
+        let at_once = sessions.iter().filter(|plugin| plugin.session.end_reason().is_none()).count();
         drop(sessions);
+        {
+            let observed = &mut self.state().observed;
+            observed.most_at_once = observed.most_at_once.max(at_once);
+        }
         self.note_synchronization(took, counts, updates);
         Ok(session)
     }
@@ -345,6 +350,21 @@ impl Plugins {
             let _ = self.tell(event, &pod, container.as_ref()).await;
         }
         start.elapsed()
+    }
+
+    /// See [`super::Imitation::flood_at_once`].
+    pub(super) async fn flood_at_once(&self, count: usize) -> usize {
+        let _turn = self.turn.lock().await;
+        let plugins = self.called_for(Event::StopPodSandbox);
+        let mut calls = JoinSet::new();
+        for plugin in plugins {
+            for n in 0..count {
+                let (id, session) = (format!("flood-{n}"), Arc::clone(&plugin.session));
+                let pod = PodSandbox { id: id.clone(), uid: id, ..Default::default() };
+                calls.spawn(async move { session.tell(Event::StopPodSandbox, pod, None).await.is_ok() });
+            }
+        }
+        calls.join_all().await.into_iter().filter(|answered| *answered).count()
     }
 
     /// See [`super::Imitation::speak_of_the_future`].

@@ -307,10 +307,11 @@ impl Roster {
             let differs = wanted.as_ref().map(|w| difference(entry.applied.as_ref(), w)).unwrap_or_default();
             let running = entry.phase == Phase::Running;
             let wishes = running && entry.is_to_be_looked_at(&placements, self.rules.idle);
+            let news = wishes || entry.is_newly_placed(&placements);
             match entry.phase {
                 // Whoever keeps changing it is not fought, but mended when everything is.
                 Phase::Running if !everything && entry.contest.waits(wanted.as_ref()) => {}
-                Phase::Running if everything || entry.unseen || wishes || differs.cpus || differs.mems => {
+                Phase::Running if everything || entry.unseen || news || differs.cpus || differs.mems => {
                     due.checks.push(entry.check(&placements, &waiting, self.rules.idle));
                 }
                 // It has no cgroup yet: the runtime's own notes are changed, and its start is checked.

@@ -267,6 +267,8 @@ async fn o13_what_accompanies_a_resource_is_kept_and_told_and_is_not_the_pods_me
     let before = placed(&orm.admit(&sandbox("s", SHARED, Some(512))).await).clone();
     let company = before.plugins.iter().find(|given| given.resource != GPU).unwrap();
     assert_eq!((company.plugin.as_str(), company.oci_property_name.as_str()), (GPU, "MemoryLimitInBytes"));
+    let applied: Vec<&String> = before.properties.iter().flat_map(|own| own.oci_properties.keys()).collect();
+    assert_eq!(applied, ["Env/VISIBLE"], "what is applied is what was asked for");
     assert!(!before.oci_properties.contains_key("MemoryLimitInBytes"), "{:?}", before.oci_properties);
     drop(orm);
     let mut orm = host.start(&PATIENT).await;

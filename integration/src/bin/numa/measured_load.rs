@@ -36,7 +36,7 @@ struct Load {
 }
 
 /// The load itself: it touches memory, burns CPU, and tells again and again what it has used by its own clock.
-pub fn burn() {
+pub async fn burn() {
     let mut go = String::new();
     std::io::stdin().read_line(&mut go).unwrap();
     let touched = vec![1u8; MEMORY];
@@ -47,7 +47,7 @@ pub fn burn() {
         }
     });
     let date = || i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap();
-    let mut out = std::io::stdout().lock();
+    let mut out = std::io::stdout();
     loop {
         let before = date();
         let used = clock_gettime(ClockId::ProcessCPUTime);
@@ -57,7 +57,7 @@ pub fn burn() {
             break;
         }
         let _ = out.flush();
-        std::thread::sleep(Duration::from_millis(2));
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
     std::hint::black_box(touched);
 }

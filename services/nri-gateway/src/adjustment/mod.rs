@@ -162,8 +162,9 @@ pub struct Row {
 }
 
 const TOLD: Ways = Ways { containerd: Way::Told, crio: Way::Told };
-/// containerd answers success and does nothing.
+/// containerd answers success and does nothing (at creation 1.7 alone; 2.x would).
 const CRIO_ONLY: Ways = Ways { containerd: Way::Written, crio: Way::Told };
+/// Of an answer to CreateContainer, NRI's own library hands on neither reservation nor swap to any runtime.
 const WRITTEN: Ways = Ways { containerd: Way::Written, crio: Way::Written };
 const NOWHERE: Ways = Ways { containerd: Way::Nowhere, crio: Way::Nowhere };
 const BYTES: Shape = Shape::Number { min: 0, max: i64::MAX, unlimited: true };
@@ -279,7 +280,7 @@ pub const TABLE: [Row; 18] = [
         field: Field::MemoryReservation,
         v1: memory("memory.soft_limit_in_bytes"),
         v2: memory("memory.low"),
-        create: TOLD,
+        create: WRITTEN,
         update: CRIO_ONLY,
     },
     Row {
@@ -299,7 +300,7 @@ pub const TABLE: [Row; 18] = [
         field: Field::MemorySwap,
         v1: memory("memory.memsw.limit_in_bytes"),
         v2: memory("memory.swap.max"),
-        create: TOLD,
+        create: WRITTEN,
         update: CRIO_ONLY,
     },
     Row {
@@ -319,7 +320,7 @@ pub const TABLE: [Row; 18] = [
         field: Field::PidsLimit,
         v1: Some(Knob::Cgroup(Controller::Pids, "pids.max")),
         v2: Some(Knob::Cgroup(Controller::Pids, "pids.max")),
-        create: TOLD,
+        create: CRIO_ONLY,
         update: CRIO_ONLY,
     },
     Row {
@@ -339,7 +340,7 @@ pub const TABLE: [Row; 18] = [
         field: Field::OomScoreAdj,
         v1: Some(Knob::Process("oom_score_adj")),
         v2: Some(Knob::Process("oom_score_adj")),
-        create: TOLD,
+        create: CRIO_ONLY,
         update: WRITTEN,
     },
     Row {
@@ -459,7 +460,7 @@ mod tests {
         for property in [Property::MemoryLow, Property::MemorySwap, Property::Pids, Property::OomScoreAdj] {
             let row = Row::of(property).unwrap();
             assert_eq!(row.way(Moment::Update, Runtime::Containerd, true), Way::Written, "{property:?}");
-            assert_eq!(row.way(Moment::Create, Runtime::Containerd, true), Way::Told, "{property:?}");
+            assert_eq!(row.way(Moment::Create, Runtime::Containerd, true), Way::Written, "{property:?}");
         }
         assert_eq!(Runtime::named("cri-o"), Runtime::Crio);
         assert_eq!(Runtime::named("another"), Runtime::Containerd);

@@ -130,17 +130,15 @@ mod tests {
 
     #[test]
     fn a_creation_carries_all_that_nri_has() {
-        let adjust = adjustment(&whole(), to(Runtime::Containerd, true)).unwrap();
+        let adjust = adjustment(&whole(), to(Runtime::Crio, true)).unwrap();
         assert_eq!((adjust.env[0].key.as_str(), adjust.annotations["x"].as_str()), ("A", "y"));
         let linux = adjust.linux.unwrap();
         assert_eq!(linux.oom_score_adj.unwrap().value, -5);
         let resources = linux.resources.unwrap();
         assert_eq!(resources.cpu.unwrap().cpus, "0-1");
         assert_eq!(resources.unified["cpu.max.burst"], "1000");
-        assert_eq!(
-            (resources.pids.unwrap().limit, resources.memory.unwrap().reservation.unwrap().value),
-            (10, 4096)
-        );
+        assert_eq!(resources.pids.unwrap().limit, 10);
+        assert_eq!(resources.memory, None, "no runtime takes a reservation of it");
     }
 
     #[test]

@@ -67,10 +67,13 @@ impl Diagnosis {
     /// There is no session, for this reason. Gives what the runtime's configuration has to do with it, if that can be told.
     pub async fn failed(&self, reason: &str) -> Option<String> {
         self.lock().fault = Some(reason.to_owned());
-        let of_runtime = ["nri-enabled", "nri-connections", "nri-socket"];
         let findings = self.findings().await;
-        let finding =
-            findings.into_iter().find(|f| f.verdict == "fault" && of_runtime.contains(&f.check.as_str()))?;
+        let of_runtime =
+            |f: &&Finding| ["nri-enabled", "nri-connections", "nri-socket"].contains(&f.check.as_str());
+        let fault = findings.iter().filter(of_runtime).find(|f| f.verdict == "fault")?;
+        // A configuration that leaves it open whether NRI is on has the likelier remedy than the socket that is not there.
+        let open = findings.iter().find(|f| f.check == "nri-enabled" && f.verdict == "warning");
+        let finding = open.unwrap_or(fault);
         Some(format!("{}: {}", finding.detail, finding.remedy))
     }
 

@@ -239,6 +239,11 @@ impl Entry {
         self.born.lacks(wish.unwrap_or_default())
     }
 
+    /// Whether the orm has placed what policy let in, and it was not looked at since: where it follows the pool, nothing may differ.
+    pub(super) fn is_newly_placed(&self, placements: &Placements) -> bool {
+        self.policy && self.decided(placements).is_some()
+    }
+
     /// Whether it is to have other things beside CPUs and memory nodes than when it was last looked at for them.
     pub(super) fn is_to_be_looked_at(&mut self, placements: &Placements, idle: bool) -> bool {
         let wish = self.others(placements, idle);

@@ -144,6 +144,8 @@ impl Handler<Subscribe> for Allocations {
     type Result = MessageResult<Subscribe>;
 
     fn handle(&mut self, _: Subscribe, _: &mut Self::Context) -> Self::Result {
+        // What the snapshot holds is not told after it.
+        self.tell_now();
         let snapshot = PlacementEvent {
             generation: self.ledger.generation(),
             snapshot: true,

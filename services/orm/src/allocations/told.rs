@@ -212,7 +212,7 @@ impl Allocations {
     }
 
     /// What is refused changes nothing: it was planned on what is held now.
-    pub(super) fn note_refused(&self, resize: Resize, overruled: Option<Refusal>, occasion: Occasion) {
+    pub(super) fn note_refused(&mut self, resize: Resize, overruled: Option<Refusal>, occasion: Occasion) {
         let now = (self.state.clone(), self.ledger.generation());
         self.note(now, Step::Whole(Request::Resize(resize)), overruled, occasion);
     }

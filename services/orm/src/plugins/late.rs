@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures::future::join_all;
 use oxalyst_planner::pods::{self, PluginsGave};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
@@ -10,13 +11,15 @@ use tonic::Status;
 use super::asking::{by_place, give, say};
 use super::resizing::amend;
 use super::{PluginError, Plugins, Resizing, asks};
-use crate::allocations::{Abandon, DueResizes, Gave, Unasked, UnaskedPod};
+use crate::allocations::{Abandon, Concern, DueResizes, Gave, Unasked, UnaskedPod};
 use crate::allocator::Face;
 
 /// How long all plugins together may take for one pod: nobody waits for it, as an admission does.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// While the allocator is not there yet.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Pods that are worked for at once: fewer than calls that one plugin takes, so that one that hangs costs the others little.
+const AT_ONCE: usize = 8;
 
 /// Why a pod has not got what it asks of plugins.
 #[derive(Debug, thiserror::Error)]
@@ -41,35 +44,28 @@ pub async fn catch_up_for_ever(face: Face, plugins: Plugins, period: Duration) {
             continue;
         };
         let mut failures = BTreeSet::new();
-        for pod in unasked {
+        let late = async |pod: &UnaskedPod| {
             // Who works for it now looks by itself, or is looked at again.
-            let Some(_claim) = plugins.claims.try_claim(&pod.uid) else { continue };
-            let Err(error) = ask_for(&face, &plugins, &pod).await else { continue };
-            let failure = (pod.uid, error.to_string());
-            if !told.contains(&failure) {
-                tracing::warn!(
-                    uid = failure.0,
-                    "{}: the pod goes without, and its plugins are asked again",
-                    failure.1
-                );
-            }
-            failures.insert(failure);
+            let _claim = plugins.claims.try_claim(&pod.uid)?;
+            let error = ask_for(&face, &plugins, pod).await.err()?;
+            Some((pod.uid.clone(), format!("{error}: the pod goes without, and its plugins are asked again")))
+        };
+        for some in unasked.chunks(AT_ONCE) {
+            failures.extend(join_all(some.iter().map(late)).await.into_iter().flatten());
         }
-        for concern in resizes {
+        let resize = async |concern: &Concern| {
             let uid = concern.resize.uid.clone();
-            let Some(_claim) = plugins.claims.try_claim(&uid) else { continue };
-            let end = Instant::now() + PATIENCE;
+            let _claim = plugins.claims.try_claim(&uid)?;
+            let (end, concern) = (Instant::now() + PATIENCE, concern.clone());
             let resizing = Resizing { face: &face, plugins: &plugins, concern, deadline_unix_ms: 0 };
-            let Ok(Some(why)) = resizing.decide_for_spec(end).await else { continue };
-            let failure = (uid, why);
-            if !told.contains(&failure) {
-                tracing::warn!(
-                    uid = failure.0,
-                    "{}: the container keeps what it has, its spec asks for something else",
-                    failure.1
-                );
-            }
-            failures.insert(failure);
+            let why = resizing.decide_for_spec(end).await.ok()??;
+            Some((uid, format!("{why}: the container keeps what it has, its spec asks for something else")))
+        };
+        for some in resizes.chunks(AT_ONCE) {
+            failures.extend(join_all(some.iter().map(resize)).await.into_iter().flatten());
+        }
+        for (uid, why) in failures.difference(&told) {
+            tracing::warn!(uid, "{why}");
         }
         for (uid, container) in plugins.amends.due() {
             let Some(_claim) = plugins.claims.try_claim(&uid) else { continue };

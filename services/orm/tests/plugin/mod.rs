@@ -37,6 +37,8 @@ pub struct Conduct {
     pub hints: Vec<(Vec<u64>, bool)>,
     /// Errors with which it answers.
     pub hints_fail: Option<Status>,
+    /// How often more it says that it is unavailable when it is asked for hints.
+    pub unavailable: usize,
     pub allocate_fails: Option<Status>,
     pub remove_fails: Option<Status>,
     /// Calls that it never answers.
@@ -176,6 +178,12 @@ impl ResourcePlugin for Plugin {
         let request = request.into_inner();
         self.now(|conduct| conduct.asked_hints.push(request.clone()));
         self.may_hang().await;
+        let left = self.now(|conduct| {
+            std::mem::replace(&mut conduct.unavailable, conduct.unavailable.saturating_sub(1))
+        });
+        if left > 0 {
+            return Err(Status::unavailable("not now"));
+        }
         if let Some(status) = self.now(|conduct| conduct.hints_fail.clone()) {
             return Err(status);
         }
@@ -220,6 +228,7 @@ impl ResourcePlugin for Plugin {
         request: Request<RemovePodRequest>,
     ) -> Result<Response<RemovePodResponse>, Status> {
         self.now(|conduct| conduct.removed.push(request.into_inner().pod_uid));
+        self.may_hang().await;
         match self.now(|conduct| conduct.remove_fails.clone()) {
             Some(status) => Err(status),
             None => Ok(Response::new(RemovePodResponse {})),

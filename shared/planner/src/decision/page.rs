@@ -3,7 +3,7 @@
 use super::way;
 use oxalyst_proto::orm::v1::{
     Decision, DecisionAsked, DecisionBasis, DecisionContainer, DecisionEntry, DecisionFree, DecisionMerge,
-    DecisionResource,
+    DecisionPod, DecisionResource,
 };
 use oxalyst_units::{Bytes, MilliCpu};
 use std::{
@@ -64,7 +64,7 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         for (index, free) in decision.free.iter().enumerate() {
             self.row(if index == 0 { "free" } else { "" }, &free_in_words(free))?;
         }
-        for merge in &decision.merges {
+        for merge in decision.merges.iter().filter(|merge| told_apart(&decision, merge).is_none()) {
             self.merge(merge)?;
         }
         if decision.kind == "plugins" {
@@ -73,11 +73,12 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
                 "plugins were asked after its CPUs had been decided: their hints can move none of them",
             )?;
         }
-        for (index, own) in decision.chosen.iter().enumerate() {
-            self.row(if index == 0 { "got" } else { "" }, &chosen_in_words(own))?;
+        self.got(&decision.chosen, &decision.placed_by)?;
+        for pod in &decision.pods {
+            self.pod(pod, &decision.merges)?;
         }
-        if !decision.placed_by.is_empty() {
-            self.row("rule", &format!("{}: {}", decision.placed_by, way::in_words(&decision.placed_by)))?;
+        if decision.pods_more > 0 {
+            self.row("", &format!("and {} more pods", decision.pods_more))?;
         }
         self.others(&decision)?;
         if !decision.flags.is_empty() {
@@ -118,6 +119,32 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         self.row("", &format!("state {state}, machine {machine}, rules {rules}"))
     }
 
+    fn got(&mut self, chosen: &[DecisionContainer], placed_by: &str) -> fmt::Result {
+        for (index, own) in chosen.iter().enumerate() {
+            self.row(if index == 0 { "got" } else { "" }, &chosen_in_words(own))?;
+        }
+        if placed_by.is_empty() {
+            return Ok(());
+        }
+        self.row("rule", &format!("{placed_by}: {}", way::in_words(placed_by)))
+    }
+
+    /// One of several.
+    fn pod(&mut self, pod: &DecisionPod, merges: &[DecisionMerge]) -> fmt::Result {
+        self.row("pod", &format!("{}/{} (uid {})", pod.namespace, pod.name, pod.pod_uid))?;
+        if let Some(asked) = &pod.asked {
+            self.row("asked", &asked_in_words(asked))?;
+        }
+        for merge in merges.iter().filter(|merge| merge.pod_uid == pod.pod_uid) {
+            self.merge(merge)?;
+        }
+        self.got(&pod.chosen, &pod.placed_by)?;
+        if pod.flags.is_empty() {
+            return Ok(());
+        }
+        self.row("flags", &pod.flags.join(", "))
+    }
+
     fn merge(&mut self, merge: &DecisionMerge) -> fmt::Result {
         let whom = match merge.container.as_str() {
             "" | "*" => "the pod".to_owned(),
@@ -127,6 +154,7 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
             Some(true) if merge.resources.is_empty() => "nothing to be aligned",
             Some(true) => "aligned",
             Some(false) => "not aligned: refused",
+            None if merge.resources.iter().any(is_lacking) => "nowhere to be had",
             None => "not merged",
         };
         self.row("weighed", &format!("for {whom}: {verdict}"))?;
@@ -140,6 +168,7 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         let came_out = match (&told.chosen, told.chosen_preferred) {
             (Some(nodes), true) => format!("NUMA nodes {nodes}, preferred"),
             (Some(nodes), false) => format!("NUMA nodes {nodes}, not preferred"),
+            (None, _) if is_lacking(told) => "no NUMA nodes would do".to_owned(),
             (None, _) => "no NUMA nodes in particular".to_owned(),
         };
         let all = if told.indifferent { " (any would do)" } else { "" };
@@ -178,6 +207,17 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         }
         Ok(())
     }
+}
+
+/// The pod, of several, that the merge is told with.
+fn told_apart<'d>(decision: &'d Decision, merge: &DecisionMerge) -> Option<&'d DecisionPod> {
+    decision.pods.iter().find(|pod| !merge.pod_uid.is_empty() && pod.pod_uid == merge.pod_uid)
+}
+
+/// Whether hints for the resource could not be had.
+fn is_lacking(told: &DecisionResource) -> bool {
+    let lacks = |verdict: &str| matches!(verdict, "no-room" | "bound-pods" | "neighbour" | "shared-pods");
+    told.chosen.is_none() && told.candidates.first().is_some_and(|first| lacks(&first.verdict))
 }
 
 fn asked_in_words(asked: &DecisionAsked) -> String {
@@ -273,6 +313,9 @@ fn verdict_in_words(verdict: &str) -> &str {
         "farther" => "farther apart",
         "later" => "as good, but later in order",
         "no-room" => "no room",
+        "bound-pods" => "bound pods are there, which keep it off",
+        "neighbour" => "a neighbour there and it exclude each other (numa_share)",
+        "shared-pods" => "shared pods that are not bound need it",
         other => other,
     }
 }

@@ -3,6 +3,7 @@
 use super::{
     Class, CpuPolicy, Given, Plan, Pod, Rules, RunningSandbox, SandboxRequest, State, Told, Trace,
     batch::Batch,
+    dynamic,
     sandbox::{ALL, first, moved, understood},
     settled,
 };
@@ -19,6 +20,17 @@ use std::{collections::BTreeMap, sync::Arc};
 /// dedicated pod for which there is no room runs in the shared pool and is flagged. Under the native policy Guaranteed pods that
 /// ask for whole CPUs have such a claim. What names no pod is passed over.
 pub fn adopt(state: &State, machine: &Machine, rules: &Rules, running: &[RunningSandbox]) -> Plan {
+    adopt_traced(state, machine, rules, running, &mut Trace::off())
+}
+
+/// As [`adopt`], and notes in `trace` what was weighed for those who are new.
+pub fn adopt_traced(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    running: &[RunningSandbox],
+    trace: &mut Trace,
+) -> Plan {
     let mut chosen: BTreeMap<&str, &RunningSandbox> = BTreeMap::new();
     let current = |uid: &str, sandbox: &str| state.pods.get(uid).is_some_and(|pod| pod.sandbox_id == sandbox);
     for running in running {
@@ -47,6 +59,12 @@ pub fn adopt(state: &State, machine: &Machine, rules: &Rules, running: &[Running
         .map(|(_, _, running)| running)
         .partition(|running| together.may_take(state, running));
     let apart = together.take_in(&mut after, &pooled);
+    for uid in pooled.iter().map(|running| running.request.pod_uid.as_str()) {
+        if after.pods.contains_key(uid) && !state.pods.contains_key(uid) {
+            trace.about(uid);
+            trace.stays(Some(ALL), dynamic::CPU, None);
+        }
+    }
     let order = apart.into_iter().chain(order);
     // Who cannot stay where it runs takes nobody's place who can.
     let mut displaced = Vec::new();
@@ -55,11 +73,11 @@ pub fn adopt(state: &State, machine: &Machine, rules: &Rules, running: &[Running
         if running.cpus.is_some() && stays.is_none() && has_claim(rules, &running.request) {
             displaced.push(running);
         } else {
-            take_in(&mut after, &confined, rules, running, stays);
+            take_in(&mut after, &confined, rules, running, stays, trace);
         }
     }
     for running in displaced {
-        take_in(&mut after, &confined, rules, running, None);
+        take_in(&mut after, &confined, rules, running, None, trace);
     }
     Plan::between(state, after, &confined)
 }
@@ -88,6 +106,7 @@ fn take_in(
     rules: &Rules,
     running: &RunningSandbox,
     stays: Option<State>,
+    trace: &mut Trace,
 ) {
     let request = &running.request;
     let waits = request.milli_cpu().is_none();
@@ -105,8 +124,14 @@ fn take_in(
         None if waits && request.stage == Stage::Sandbox && is_dedicated(request) => return,
         _ => {}
     }
-    let placed = stays
-        .map_or_else(|| first(after, machine, rules, request, DecidedBy::Reconcile, &mut Trace::off()), Ok);
+    let placed = match (stays, &running.cpus) {
+        (Some(stays), Some(cpus)) => {
+            trace.about(&request.pod_uid);
+            trace.stays(Some(ALL), dynamic::CPU, Some(&machine.nodes_of(cpus)));
+            Ok(stays)
+        }
+        _ => first(after, machine, rules, request, DecidedBy::Reconcile, trace),
+    };
     *after = placed.unwrap_or_else(|_| without_room(after, machine, rules, request));
 }
 

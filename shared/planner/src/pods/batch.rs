@@ -78,7 +78,7 @@ impl<'a> Batch<'a> {
         // What shared pods ask for together is the same whoever comes last.
         if let (CpuPolicy::Dynamic(options), Some(request)) = (&self.rules.cpu_policy, last_shared) {
             let pod = after.pods.get(&request.uid).cloned()?;
-            let joining = dynamic::Joining::new(&mut after, self.machine, self.rules, options, &pod);
+            let mut joining = dynamic::Joining::new(&mut after, self.machine, self.rules, options, &pod);
             if !pod.node_agent {
                 joining.providers(request.containers.first()?).ok()?;
             }
@@ -96,7 +96,8 @@ impl<'a> Batch<'a> {
             CpuPolicy::Native(option) => {
                 let supply = self.rules.supply(self.machine);
                 let (machine, native) = (self.machine, *option);
-                let mut joining = native::Joining { after, machine, native, supply, pod, plugins: None };
+                let mut joining =
+                    native::Joining { after, machine, native, supply, pod, plugins: None, lacking: None };
                 joining.put_cpus(asked, None);
                 joining.put_unbound_memory(asked);
             }

@@ -51,8 +51,15 @@ fn divided(
     after.drop_containers(&pod.uid, |_| true);
     after.pods.insert(pod.uid.clone(), std::sync::Arc::new(pod.clone()));
     let mut waits = false;
-    let mut joining =
-        Joining { after: &mut after, machine, native, supply: rules.supply(machine), pod, plugins: None };
+    let mut joining = Joining {
+        after: &mut after,
+        machine,
+        native,
+        supply: rules.supply(machine),
+        pod,
+        plugins: None,
+        lacking: None,
+    };
     for asked in native::in_order(&pod.containers) {
         let own = need(pod, &asked).map(|need| share(&joining, &has, need, reach));
         // A plain init container runs to its end before the others, or has already: nothing waits for it.

@@ -3,7 +3,7 @@
 use super::{Asked, Plugins, Pod, Refusal, Role, Rules, State, Trace, amounts, join::unaligned, refuse};
 use crate::{
     plan::{Flag, Reason, Rule},
-    policy::{self, ContainerId, ContainerKind, Kind, Options, Wishes, memory},
+    policy::{self, ContainerId, ContainerKind, Kind, Lack, Options, Wishes, memory},
     topology_manager::{Containers, Hint, Merged, Policy, Provider, Subject},
 };
 use oxalyst_qos::QosLevel;
@@ -24,6 +24,8 @@ pub(super) struct Joining<'a> {
     pub(super) pod: &'a Pod,
     pub(super) plugins: Option<&'a Plugins>,
     pub(super) resize: bool,
+    /// Where hints could not be had: for which resource, and why not.
+    pub(super) lacking: Option<(String, Vec<(NumaMask, Lack)>)>,
 }
 
 /// Gives the main container its place, and then the others theirs beside it. Plain init and ephemeral containers have no entry:
@@ -39,13 +41,17 @@ pub(super) fn join(
 ) -> Result<(), Refusal> {
     let takes_part = |asked: &&Asked| pod.has_entry(asked) || plugins.of(asked).is_some();
     let mut order: Vec<Asked> = new.iter().filter(takes_part).cloned().collect();
+    if order.is_empty() {
+        after.note_total(pod);
+        return Ok(());
+    }
     order.sort_by_key(|asked| !pod.is_main(&asked.name));
     let mut joining = Joining::new(after, machine, rules, options, pod);
     joining.plugins = Some(plugins);
     let policy = joining.topology(rules);
-    trace
-        .align(rules.scope, &policy, &rules.nodes(machine), &order, &mut joining)
-        .map_err(|error| unaligned(error, rules, pod, &order))?;
+    let aligned = trace.align(rules.scope, &policy, &rules.nodes(machine), &order, &mut joining);
+    trace.lacking(joining.lacking.take());
+    aligned.map_err(|error| unaligned(error, rules, pod, &order))?;
     after.note_total(pod);
     Ok(())
 }
@@ -69,6 +75,7 @@ impl<'a> Joining<'a> {
             pod,
             plugins: None,
             resize: false,
+            lacking: None,
         }
     }
 
@@ -124,7 +131,7 @@ impl<'a> Joining<'a> {
         }
     }
 
-    pub(super) fn providers(&self, asked: &Asked) -> Result<Vec<Provider>, Refusal> {
+    pub(super) fn providers(&mut self, asked: &Asked) -> Result<Vec<Provider>, Refusal> {
         if self.pod.kind(asked) != ContainerKind::Main {
             return Ok(Vec::new());
         }
@@ -136,6 +143,12 @@ impl<'a> Joining<'a> {
         let mut provider = BTreeMap::new();
         if request.aggregated() > MilliCpu(0) || request.wishes.numa_binding() {
             let hints = policy::hints(&self.after.cpus, self.options, self.machine, &request);
+            let hints = hints.inspect_err(|refusal| {
+                if matches!(refusal.kind, Kind::Insufficient | Kind::Affinity) {
+                    self.lacking =
+                        Some((CPU.to_owned(), policy::lacking(&self.after.cpus, self.machine, &request)));
+                }
+            });
             provider.insert(CPU.to_owned(), hints.map_err(refused(Rule::CpuRoom))?);
         }
         let request = self.memory_request(asked);
@@ -150,9 +163,19 @@ impl<'a> Joining<'a> {
                 &request,
                 *resource,
             );
+            let hints = hints.inspect_err(|refusal| {
+                if matches!(refusal.kind, Kind::Insufficient | Kind::Affinity) {
+                    let nodes = self.machine.memory_nodes();
+                    let nodes = nodes.iter().map(|node| (NumaMask::only(node), Lack::Room));
+                    self.lacking = Some((resource.to_string(), nodes.collect()));
+                }
+            });
             provider.insert(resource.to_string(), hints.map_err(refused(Rule::MemoryRoom))?);
         }
         if !amounts::share_nodes(&mut provider) {
+            let nodes = self.machine.memory_nodes();
+            let nodes = nodes.iter().map(|node| (NumaMask::only(node), Lack::Room));
+            self.lacking = Some((MEMORY.to_owned(), nodes.collect()));
             return Err(self.nowhere_together(&request.bytes));
         }
         Ok(if provider.is_empty() { Vec::new() } else { vec![provider] })

@@ -43,6 +43,7 @@ pub(super) fn admit(
         pod.settle_main();
         pod.settle_level(matches!(rules.cpu_policy, CpuPolicy::Dynamic(_)));
     }
+    trace.about(&pod.uid);
     let pod = Arc::new(pod);
     let before = after.clone();
     after.pods.insert(pod.uid.clone(), Arc::clone(&pod));

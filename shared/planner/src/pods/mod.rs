@@ -41,7 +41,7 @@ mod state;
 mod trace;
 mod wording;
 
-pub use adopt::adopt;
+pub use adopt::{adopt, adopt_traced};
 pub use gave::{PluginsGave, take_gave, take_gave_traced};
 pub use known::{KnownPod, take_over};
 pub use outcome::Plan;
@@ -50,13 +50,13 @@ pub use placement::{
 };
 pub use plugins::{Given, PluginAllocation, Plugins};
 pub use pool::{Pool, SYSTEM, pools as shown_pools};
-pub use promote::promote;
+pub use promote::{promote, promote_traced};
 pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use resize::is_ramping_up;
 pub use rules::{CpuPolicy, Native, Rules};
-pub use sandbox::{ALL, Admission, admit, admit_traced, release, replan, understood};
-pub use spec::{admit_spec, admit_spec_traced, refine};
+pub use sandbox::{ALL, Admission, admit, admit_traced, release, replan, replan_traced, understood};
+pub use spec::{admit_spec, admit_spec_traced, refine, refine_traced};
 pub use state::{Class, Container, Pod, Role, State};
 pub use trace::{Merge, Trace};
 
@@ -107,7 +107,7 @@ pub fn plan_traced(
             Ok(())
         }
         Request::TakeUp { reserved } => {
-            lost::take_up(&mut after, &machine, rules, reserved.as_ref());
+            lost::take_up(&mut after, &machine, rules, reserved.as_ref(), trace);
             Ok(())
         }
     };

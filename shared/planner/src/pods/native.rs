@@ -13,7 +13,7 @@ use crate::{
         NativeOption, Reason, Rule, exclusive_cpus, fills_cores, in_full_cores, native_hints, place_native,
         take_native,
     },
-    policy::{Container, ContainerId, DEDICATED, SHARE, Wishes, memory},
+    policy::{Container, ContainerId, DEDICATED, Lack, SHARE, Wishes, memory},
     topology_manager::{Containers, Hint, Merged, Provider, Subject},
 };
 use oxalyst_qos::QosLevel;
@@ -28,6 +28,8 @@ pub(super) struct Joining<'a> {
     pub(super) supply: memory::Supply,
     pub(super) pod: &'a Pod,
     pub(super) plugins: Option<&'a Plugins>,
+    /// Where hints could not be had: for which resource, and why not.
+    pub(super) lacking: Option<(String, Vec<(NumaMask, Lack)>)>,
 }
 
 /// Gives each container its place, init containers first.
@@ -41,17 +43,13 @@ pub(super) fn join(
     trace: &mut Trace,
 ) -> Result<(), Refusal> {
     let order = in_order(new);
-    let mut joining =
-        Joining { after, machine, native, supply: rules.supply(machine), pod, plugins: Some(plugins) };
-    trace
-        .align(
-            rules.scope,
-            &amounts::aligned(&rules.topology, pod),
-            &rules.nodes(machine),
-            &order,
-            &mut joining,
-        )
-        .map_err(|error| unaligned(error, rules, pod, &order))
+    let supply = rules.supply(machine);
+    let plugins = Some(plugins);
+    let mut joining = Joining { after, machine, native, supply, pod, plugins, lacking: None };
+    let policy = amounts::aligned(&rules.topology, pod);
+    let aligned = trace.align(rules.scope, &policy, &rules.nodes(machine), &order, &mut joining);
+    trace.lacking(joining.lacking.take());
+    aligned.map_err(|error| unaligned(error, rules, pod, &order))
 }
 
 /// As they start: init containers, then the application, then what looks into it.
@@ -113,7 +111,7 @@ impl Joining<'_> {
         lent - &kept
     }
 
-    fn hints_for(&self, need: Option<usize>, amounts: &Amounts) -> Result<Vec<Provider>, Refusal> {
+    fn hints_for(&mut self, need: Option<usize>, amounts: &Amounts) -> Result<Vec<Provider>, Refusal> {
         let mut provider = BTreeMap::new();
         if let Some(need) = need {
             if self.native.full_cores {
@@ -122,6 +120,9 @@ impl Joining<'_> {
             }
             let hints = native_hints(self.machine, &self.available(), &self.lent(), need);
             if hints.is_empty() {
+                let nodes = self.machine.nodes().iter().filter(|node| !node.cpus.is_empty());
+                let nodes = nodes.map(|node| (NumaMask::only(node.id), Lack::Room));
+                self.lacking = Some((CPU.to_owned(), nodes.collect()));
                 return Err(self.short(need));
             }
             provider.insert(CPU.to_owned(), Some(hints));
@@ -130,6 +131,9 @@ impl Joining<'_> {
             let room = Room::of(self.after, &self.supply, &self.pod.uid);
             let hints = room.hints(amounts);
             if hints.is_empty() {
+                let nodes = self.machine.memory_nodes();
+                let nodes = nodes.iter().map(|node| (NumaMask::only(node), Lack::Room));
+                self.lacking = Some((MEMORY.to_owned(), nodes.collect()));
                 return Err(room.short(amounts));
             }
             provider.extend(amounts.keys().map(|resource| (resource.to_string(), Some(hints.clone()))));

@@ -14,6 +14,11 @@ const MAKESHIFT: [Flag; 2] = [Flag::AdoptedWithoutRoom, Flag::CpuOffline];
 /// those that were decided first come first. Under the native policy each container that was left without a set gets one.
 /// Nothing is refused: what does not fit waits on.
 pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
+    promote_traced(state, machine, rules, &mut Trace::off())
+}
+
+/// As [`promote`], and notes in `trace` what was weighed for those who get what they asked for.
+pub fn promote_traced(state: &State, machine: &Machine, rules: &Rules, trace: &mut Trace) -> Plan {
     let machine = rules.confine(machine);
     let native = matches!(rules.cpu_policy, CpuPolicy::Native(_));
     let makeshift = state.pods.of_kind(|pod| if native { is_flagged(pod) } else { is_makeshift(pod) });
@@ -27,8 +32,8 @@ pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
     let mut after = state.clone();
     for pod in waiting {
         if native {
-            promote_containers(&mut after, &machine, rules, pod);
-        } else if let Some(promoted) = promoted(&after, &machine, rules, pod) {
+            promote_containers(&mut after, &machine, rules, pod, trace);
+        } else if let Some(promoted) = promoted(&after, &machine, rules, pod, trace) {
             after = promoted;
         }
     }
@@ -36,7 +41,7 @@ pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
 }
 
 /// The state with the pod placed anew.
-fn promoted(state: &State, machine: &Machine, rules: &Rules, pod: &Pod) -> Option<State> {
+fn promoted(state: &State, machine: &Machine, rules: &Rules, pod: &Pod, trace: &mut Trace) -> Option<State> {
     let mut attempt = state.clone();
     attempt.pods.remove(&pod.uid);
     attempt.drop_containers(&pod.uid, |_| true);
@@ -45,17 +50,27 @@ fn promoted(state: &State, machine: &Machine, rules: &Rules, pod: &Pod) -> Optio
     flags.retain(|flag| !MAKESHIFT.contains(flag) && *flag != Flag::NumaBindingLost);
     let plugins = Plugins { given: pod.given.clone(), ..Plugins::default() };
     let request = PodRequest { flags, plugins, ..again(pod, pod.containers.clone()) };
-    join::admit(&mut attempt, machine, rules, &request, &mut Trace::off()).ok().map(|()| attempt)
+    let mark = trace.mark();
+    match join::admit(&mut attempt, machine, rules, &request, trace) {
+        Ok(()) => Some(attempt),
+        Err(_) => {
+            trace.rewind(mark);
+            None
+        }
+    }
 }
 
 /// Each container in itself: what the others of the pod have stays with them.
-fn promote_containers(after: &mut State, machine: &Machine, rules: &Rules, pod: &Pod) {
+fn promote_containers(after: &mut State, machine: &Machine, rules: &Rules, pod: &Pod, trace: &mut Trace) {
     for lacking in division::lacking(after, pod) {
         let mut attempt = after.clone();
         attempt.drop_containers(&pod.uid, |name| name == lacking.name);
         attempt.change_pod(&pod.uid, |pod| pod.containers.retain(|own| own.name != lacking.name));
         let request = again(pod, vec![lacking]);
-        if join::admit(&mut attempt, machine, rules, &request, &mut Trace::off()).is_ok() {
+        let mark = trace.mark();
+        if join::admit(&mut attempt, machine, rules, &request, trace).is_err() {
+            trace.rewind(mark);
+        } else {
             // The order in which they were told is kept.
             attempt.change_pod(&pod.uid, |known| known.containers.clone_from(&pod.containers));
             *after = attempt;

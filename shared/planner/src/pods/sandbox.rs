@@ -91,9 +91,14 @@ pub fn release(state: &State, machine: &Machine, rules: &Rules, uid: &str, sandb
 /// The plan that follows a change of the machine or of the reserved CPUs. `affected` is every pod: how the machine was before
 /// is not known here.
 pub fn replan(state: &State, machine: &Machine, rules: &Rules) -> Plan {
+    replan_traced(state, machine, rules, &mut Trace::off())
+}
+
+/// As [`replan`], and notes in `trace` what was weighed for those who are placed anew.
+pub fn replan_traced(state: &State, machine: &Machine, rules: &Rules, trace: &mut Trace) -> Plan {
     let confined = rules.confine(machine);
     let mut after = state.clone();
-    super::lost::take_up(&mut after, &confined, rules, None);
+    super::lost::take_up(&mut after, &confined, rules, None, trace);
     let affected = after.pods.keys().cloned().collect();
     Plan { affected, ..Plan::between(state, after, &confined) }
 }

@@ -52,7 +52,11 @@ pub fn admit_spec_traced(
     let mut after = state.clone();
     if known.is_some_and(|pod| !pod.told.open) {
         sandbox::move_to(&mut after, &request.uid, &request.sandbox_id);
-        let refined = refined(&after, &machine, rules, request);
+        let mark = trace.mark();
+        let refined = refined(&after, &machine, rules, request, trace);
+        if refined.is_none() {
+            trace.rewind(mark);
+        }
         return Ok(Plan::between(state, refined.unwrap_or(after), &machine));
     }
     sandbox::move_to(&mut after, &request.uid, &request.sandbox_id);
@@ -64,15 +68,30 @@ pub fn admit_spec_traced(
 /// has CPUs of its own keeps exactly these, and a pod whose CPUs would have to move stays as it is. Under the native policy what the
 /// pod has is divided among its containers. Containers that the spec has gained since join. A pod that is not known is not taken in.
 pub fn refine(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest) -> Plan {
+    refine_traced(state, machine, rules, request, &mut Trace::off())
+}
+
+/// As [`refine`], and notes in `trace` what was weighed.
+pub fn refine_traced(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &PodRequest,
+    trace: &mut Trace,
+) -> Plan {
     let machine = rules.confine(machine);
+    let mark = trace.mark();
     let after = match state.pods.get(&request.uid) {
         Some(pod) if pod.told.open => {
             let mut after = state.clone();
-            anew(&mut after, &machine, rules, request, &mut Trace::off()).ok().map(|()| after)
+            anew(&mut after, &machine, rules, request, trace).ok().map(|()| after)
         }
-        Some(_) => refined(state, &machine, rules, request),
+        Some(_) => refined(state, &machine, rules, request, trace),
         None => None,
     };
+    if after.is_none() {
+        trace.rewind(mark);
+    }
     Plan::between(state, after.unwrap_or_else(|| state.clone()), &machine)
 }
 
@@ -100,14 +119,19 @@ fn anew(
 }
 
 /// `None` where nothing is to be refined, or nothing can be without moving what runs.
-fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest) -> Option<State> {
+fn refined(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &PodRequest,
+    trace: &mut Trace,
+) -> Option<State> {
     let known = state.pods.get(&request.uid)?;
     if known.container(ALL).is_none() {
         let gained = request.containers.iter().any(|asked| known.container(&asked.name).is_none());
         let mut after = state.clone();
         let pod = PodRequest { sandbox_id: known.sandbox_id.clone(), ..request.clone() };
-        return (gained && join::admit(&mut after, machine, rules, &pod, &mut Trace::off()).is_ok())
-            .then_some(after);
+        return (gained && join::admit(&mut after, machine, rules, &pod, trace).is_ok()).then_some(after);
     }
     let mut pod = Pod { containers: request.containers.clone(), ..Pod::clone(known) };
     if !request.flags.contains(&Flag::PluginsUnasked) {
@@ -120,6 +144,10 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
         && !pod.node_agent
     {
         pod.class = request.class;
+        let all = state.cpus.containers.get(&ContainerId::new(pod.uid.as_str(), ALL));
+        let own = all.filter(|own| own.qos == QosLevel::Dedicated);
+        trace.about(&pod.uid);
+        trace.stays(Some(&pod.main), dynamic::CPU, own.map(|own| machine.nodes_of(&own.cpus)).as_ref());
         return division::divide(state, machine, rules, *native, &pod);
     }
     let main = pod.container(&pod.main)?.clone();
@@ -129,18 +157,28 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
     }
     let pod = Arc::new(pod);
     after.pods.insert(pod.uid.clone(), Arc::clone(&pod));
+    stays(trace, &after, machine, &pod, &main);
     let others: Vec<Asked> = pod.containers.iter().filter(|asked| asked.name != main.name).cloned().collect();
     if let CpuPolicy::Dynamic(options) = &rules.cpu_policy
         && !pod.node_agent
     {
         account_memory(&mut after, machine, rules, options, &pod, &main);
         let new = (&others[..], &request.plugins);
-        dynamic::join(&mut after, machine, rules, options, &pod, new, &mut Trace::off()).ok()?;
+        dynamic::join(&mut after, machine, rules, options, &pod, new, trace).ok()?;
         keep_pace(&mut after, &pod);
     }
     settled::settle(&mut after, machine, rules);
     settled::check(state, &after, machine).ok()?;
     (state.cpus.exclusive() == after.cpus.exclusive()).then_some(after)
+}
+
+/// Its main container stays where it is.
+fn stays(trace: &mut Trace, state: &State, machine: &Machine, pod: &Pod, main: &Asked) {
+    let own = state.cpus.containers.get(&id_of(pod, main));
+    let own = own.filter(|own| own.qos == QosLevel::Dedicated || own.is_bound_shared());
+    let nodes = own.map(|own| machine.nodes_of(&own.cpus));
+    trace.about(&pod.uid);
+    trace.stays(Some(&main.name), dynamic::CPU, nodes.as_ref());
 }
 
 fn id_of(pod: &Pod, container: &Asked) -> ContainerId {

@@ -21,7 +21,7 @@ mod subsets;
 mod view;
 mod wishes;
 
-pub use hints::hints;
+pub use hints::{Lack, hints, lacking};
 pub use options::{Options, Preference};
 pub use place::{Placed, end_ramp_up, place, remove};
 pub(crate) use place::{place_in, pooled_entry};
