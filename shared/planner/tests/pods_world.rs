@@ -56,7 +56,9 @@ fn spans(node: &Node, uid: &str) -> bool {
 #[test]
 fn l9_a_bound_pod_whose_cpus_lie_on_other_nodes_than_it_may_have_says_so() {
     const BOUND: (&str, &str) = ("numa_binding", "true");
-    let cases: &[(&str, &[(&str, &str)], bool)] = &[
+    // CPUs, wishes, and whether it says so.
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], bool);
+    let cases: &[Case<'_>] = &[
         ("0-1", &[BOUND], false),
         ("0-1,2", &[BOUND], true),
         ("0-1,2", &[], false),
