@@ -392,9 +392,11 @@ mod tests {
         let (writes, reports) = of(&told, false, &[("pids.max", "max\n")]);
         assert!(writes.is_empty(), "{writes:?}");
         let all = reports.join("; ");
-        for part in
-            ["MemoryMinInBytes has no file on cgroup v1", "Env A can be set only", "hugetlb.1GB.limit_in_bytes"]
-        {
+        for part in [
+            "MemoryMinInBytes has no file on cgroup v1",
+            "Env A can be set only",
+            "hugetlb.1GB.limit_in_bytes",
+        ] {
             assert!(all.contains(part), "{all}");
         }
     }
