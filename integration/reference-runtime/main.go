@@ -126,10 +126,12 @@ func serve(d *driver, socket, folder string) error {
 			err := d.ask("update", &adaptation.UpdateContainersRequest{Update: updates}, failed)
 			return failed.Failed, err
 		},
-		adaptation.WithSocketPath(socket),
-		adaptation.WithPluginPath(folder),
-		adaptation.WithPluginConfigPath(folder),
-		watched(d),
+		append(validated(),
+			adaptation.WithSocketPath(socket),
+			adaptation.WithPluginPath(folder),
+			adaptation.WithPluginConfigPath(folder),
+			watched(d),
+		)...,
 	)
 	if err != nil {
 		return err

@@ -7,8 +7,14 @@ import (
 	"fmt"
 
 	"github.com/containerd/nri/pkg/adaptation"
+	validator "github.com/containerd/nri/plugins/default-validator/builtin"
 	"google.golang.org/protobuf/proto"
 )
+
+// validated has the library refuse a container whose pod requires a plugin that is not there.
+func validated() []adaptation.Option {
+	return []adaptation.Option{adaptation.WithDefaultValidator(&validator.DefaultValidatorConfig{Enable: true})}
+}
 
 // tell hands an event without an answer to the plugins: from NRI 0.12 on each has a call of its own.
 func tell(ctx context.Context, runtime *adaptation.Adaptation, event *adaptation.StateChangeEvent) error {

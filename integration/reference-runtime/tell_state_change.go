@@ -10,6 +10,11 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
+// validated: this line of the library knows no required plugins.
+func validated() []adaptation.Option {
+	return nil
+}
+
 // tell hands an event without an answer to the plugins: up to NRI 0.11 each is a StateChange.
 func tell(ctx context.Context, runtime *adaptation.Adaptation, event *adaptation.StateChangeEvent) error {
 	calls := map[api.Event]func(context.Context, *adaptation.StateChangeEvent) error{

@@ -7,6 +7,7 @@
 
 mod faults;
 mod kernel;
+mod kubelet;
 mod lifecycle;
 mod machine;
 mod observed;
@@ -17,6 +18,7 @@ mod store;
 
 pub use faults::Faults;
 pub use kernel::{CgroupLayout, Kernel};
+pub use kubelet::ListingKubelet;
 pub use machine::MachineLayout;
 pub use observed::{Call, Observed, Registration, Synchronization};
 pub use oxalyst_nri::runtime::{EventStyle, RuntimeOptions};
@@ -121,6 +123,12 @@ impl Imitation {
     /// Tells `count` events that call for nothing, one after another; gives the time it took.
     pub async fn flood(&self, count: usize) -> Duration {
         self.plugins.flood(count).await
+    }
+
+    /// Tells that as many pods as `count` stop, which nobody has heard of, without waiting for one answer before the next call;
+    /// gives how many were answered.
+    pub async fn flood_at_once(&self, count: usize) -> usize {
+        self.plugins.flood_at_once(count).await
     }
 
     /// Tells an event that no plugin can know and calls a method that none has; whether the plugins refused the method as not

@@ -247,7 +247,7 @@ impl Mesh {
     /// What the allocator holds.
     pub async fn state(&self) -> Result<State, MeshError> {
         let mut client = AllocatorClient::new(self.channel("orm"));
-        let call = client.get_state(GetStateRequest {});
+        let call = client.get_state(GetStateRequest::default());
         answer("orm", tokio::time::timeout(CALL, call).await)
     }
 

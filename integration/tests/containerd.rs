@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use integration::containerd::Containerd;
+use integration::imitation::ListingKubelet;
 use integration::runtime::{ContainerSpec, PodSpec, Runtime, poll_until};
 use integration::scenarios::{World, refusal};
 use tokio::sync::Mutex;
@@ -20,6 +21,14 @@ use tokio::sync::Mutex;
 static ONE: Mutex<()> = Mutex::const_new(());
 
 async fn on_containerd(scenario: impl AsyncFnOnce(World<Containerd>) -> World<Containerd>) {
+    on_containerd_with(&[], scenario).await;
+}
+
+/// With settings beyond the usual ones: (service, "key=value").
+async fn on_containerd_with(
+    settings: &[(&str, &str)],
+    scenario: impl AsyncFnOnce(World<Containerd>) -> World<Containerd>,
+) {
     let _one = ONE.lock().await;
     let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
     let runtime = match Containerd::try_start(folder.path()).await {
@@ -30,7 +39,7 @@ async fn on_containerd(scenario: impl AsyncFnOnce(World<Containerd>) -> World<Co
         runtime.remove().await.unwrap();
         return println!("skipped: one CPU can be given to nobody exclusively");
     }
-    let world = World::start(folder.path(), runtime).await;
+    let world = World::start_with(folder.path(), runtime, settings).await;
 
     let mut world = scenario(world).await;
 
@@ -43,6 +52,41 @@ integration::every_scenario!(on_containerd);
 #[tokio::test]
 async fn a_resized_container_keeps_its_first_cpu() {
     on_containerd(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
+}
+
+/// As long as an operator's patience where `OXALYST_FROZEN_SECONDS` says so, else a few seconds.
+#[tokio::test]
+async fn n01_k4_a_frozen_orm_costs_a_deadline_and_no_pin() {
+    let seconds =
+        std::env::var("OXALYST_FROZEN_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    on_containerd(async |world| {
+        integration::scenarios::n01_k4_a_frozen_orm_costs_a_deadline_and_no_pin(
+            world,
+            Duration::from_secs(seconds),
+        )
+        .await
+    })
+    .await;
+}
+
+/// As fast as it goes, beside a kubelet that is asked about each.
+#[tokio::test]
+async fn k5_a_burst_of_pods_costs_one_list_a_second() {
+    let kubelet = ListingKubelet::start().await.unwrap();
+    // It is never without a pod: an empty list is taken for a fault.
+    kubelet.list(&PodSpec::new("resident", "shared_cores", 10), 10, None);
+    let endpoint = format!("kubelet.endpoint={}", kubelet.endpoint());
+    let settings = [("meta-server", endpoint.as_str()), ("meta-server", "kubelet.period_ms=3600000")];
+    on_containerd_with(&settings, async |world| {
+        integration::scenarios::k5_a_burst_of_pods_costs_one_list_a_second(
+            world,
+            &kubelet,
+            20,
+            Duration::ZERO,
+        )
+        .await
+    })
+    .await;
 }
 
 /// containerd 2.0 to 2.2.5 does not start any more once the same pod's sandbox was refused twice. There, a refused pod's sandbox

@@ -41,3 +41,12 @@ integration::every_scenario!(on_crio);
 async fn a_resized_container_keeps_its_first_cpu() {
     on_crio(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
 }
+
+#[tokio::test]
+async fn n01_k4_a_frozen_orm_costs_a_deadline_and_no_pin() {
+    on_crio(async |world| {
+        let frozen = std::time::Duration::from_secs(3);
+        integration::scenarios::n01_k4_a_frozen_orm_costs_a_deadline_and_no_pin(world, frozen).await
+    })
+    .await;
+}

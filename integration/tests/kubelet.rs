@@ -57,6 +57,7 @@ async fn a_kubelet_and_the_mesh_live_together() {
     cluster.a_resize_keeps_the_cpuset().await;
     cluster.nothing_is_left_after_deletion().await;
     cluster.a_static_cpu_manager_does_not_prevail().await;
+    cluster.two_cpu_managers_are_told().await;
     cluster.nothing_is_left_after_deletion().await;
 
     let Cluster { mut world, mut kubelet, control } = cluster;
@@ -282,6 +283,20 @@ impl Cluster {
                 assert_eq!(Some(kernel), ledger);
             }
         }
+    }
+
+    /// Facts and `oxctl doctor` tell an operator of the other CPU manager, and what to do.
+    async fn two_cpu_managers_are_told(&self) {
+        let facts = self.world.mesh.status("nri-gateway").await.unwrap().facts;
+        let answered = facts.get("foreign_cpusets").and_then(|count| count.parse::<u64>().ok());
+        assert!(answered > Some(0), "{facts:?}");
+        // Its exit code is about faults, and this is a warning; what else it finds on this machine is not asked here.
+        let said = match self.world.mesh.oxctl(&["doctor"]) {
+            Ok(said) => said,
+            Err(e) => e.to_string(),
+        };
+        assert!(said.contains("two CPU managers are at work"), "{said}");
+        assert!(said.contains("cpuManagerPolicy: none"), "says what to do: {said}");
     }
 
     /// Waits until the kubelet has noted which CPUs it gave.

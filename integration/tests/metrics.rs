@@ -14,13 +14,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use integration::containerd::Containerd;
 use integration::runtime::{ContainerId, ContainerSpec, PodSpec, Runtime, Workload, poll_until};
 use integration::scenarios::World;
-use oxalyst_proto::metrics::v1::{Quality, Sample};
+use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
+use oxalyst_proto::metrics::v1::{ListSourcesRequest, Quality, Sample};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 const CPU: &str = "cpu.usage.container";
 const MEMORY: &str = "mem.usage.container";
+const RUNNABLE: &str = "cpu.nr.runnable.container";
 const LIMIT: Duration = Duration::from_secs(60);
 
 static ONE: Mutex<()> = Mutex::const_new(());
@@ -154,6 +156,17 @@ async fn a_busy_and_an_idle_container_measure_as_the_kernel_counts() {
     let fresh = |s: &Sample| s.quality() == Quality::Fresh && s.value.is_some();
     let quiet = sample(&world, &idle, CPU, None, fresh).await.value.unwrap();
     assert!(quiet < 0.05 && quiet < measured / 4.0, "it is idle: {quiet}");
+
+    // The kernel tells the states of tasks of cgroup v1 alone, and where it was built to.
+    let mut client = MetricsClient::new(world.mesh.channel("metrics-fetcher"));
+    let sources = client.list_sources(ListSourcesRequest {}).await.unwrap().into_inner().sources;
+    if sources.iter().any(|source| source.name == "cgroupstats") {
+        let runs = |n| move |s: &Sample| s.source == "cgroupstats" && s.value == Some(n);
+        sample(&world, &busy, RUNNABLE, None, runs(1.0)).await;
+        sample(&world, &idle, RUNNABLE, None, runs(0.0)).await;
+    } else {
+        println!("no states of tasks: cgroup v2, or a kernel without CONFIG_TASKSTATS");
+    }
 
     let files = ("memory", "memory.usage_in_bytes");
     let file = world.runtime.cgroup_file(&idle, files, "memory.current").await.unwrap();

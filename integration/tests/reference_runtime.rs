@@ -12,8 +12,8 @@
 use std::collections::BTreeSet;
 
 use integration::imitation::{CgroupLayout, Imitation, MachineLayout, Seen, Setup};
-use integration::runtime::{Resizes, Runtime};
-use integration::scenarios::World;
+use integration::runtime::{ContainerSpec, Resizes, Runtime};
+use integration::scenarios::{World, refusal, requiring};
 use oxalyst_nri::api::Event;
 
 /// NRI 0.9: events without an answer are StateChange. A small machine with cgroup v1.
@@ -58,6 +58,31 @@ mod nri_0_12 {
     async fn every_event_is_answered_in_the_librarys_own_bytes() {
         run(async |world| every_event(world, true).await).await;
     }
+}
+
+/// The library's own validator refuses a container whose pod requires the plugin while that is away; with it, and with the orm
+/// hanging, it does not (the scenario of the same id).
+#[tokio::test]
+async fn n02_a_required_plugin_that_is_away_is_missed_by_the_library() {
+    on_reference("0.12", Setup::default(), async |mut world| {
+        let pod = requiring("db");
+        let sandbox = world.runtime.run_pod(&pod).await.unwrap();
+        let mut spec = ContainerSpec::new("main", 1000);
+        world.mesh.kill("nri-gateway").await.unwrap();
+
+        let missed = world.runtime.create_container(&sandbox, &spec).await;
+
+        let said = refusal(missed);
+        assert!(said.contains("oxalyst") && said.contains("not present"), "{said}");
+        world.mesh.start("nri-gateway").unwrap();
+        world.mesh.ready("nri-gateway").await.unwrap();
+        spec = spec.next_attempt();
+        let container = world.runtime.create_container(&sandbox, &spec).await.unwrap();
+        world.runtime.start_container(&container).await.unwrap();
+        assert_eq!(world.first(&container).await.len(), 1);
+        world
+    })
+    .await;
 }
 
 async fn on_reference(

@@ -1,10 +1,12 @@
 //! What a starting pod waits for the mesh.
 
 use std::path::Path;
+use std::time::Duration;
 
 use oxalyst_nri::api::Event;
 use rustix::process::Signal;
 
+use super::bare_plugin::{Answer, Bare};
 use super::floor::{Appends, RoundTrips};
 use super::samples::Samples;
 use super::scene::Scene;
@@ -16,6 +18,9 @@ const SAMPLES: usize = 500;
 /// Of pods with exclusive CPUs, after each of which the pools have to grow back first.
 const EXCLUSIVE_SAMPLES: usize = 200;
 
+/// The first few of a kind open connections and files, and are not counted.
+pub(super) const WARM_UP: usize = 20;
+
 /// hook-latency, and with the same services memory-110, hook-frozen and resync.
 pub(super) async fn latency(folder: &Path) -> Result<Vec<Row>, Fault> {
     let mut scene = Scene::start(folder).await?;
@@ -25,11 +30,15 @@ pub(super) async fn latency(folder: &Path) -> Result<Vec<Row>, Fault> {
         crate::runtime::Runtime::remove_pod(&mut scene.runtime, &sandbox).await?;
     }
     rows.extend(
-        against_floor(&mut scene, ("shared_cores", 100), SAMPLES, "hook-latency", "a shared pod").await?,
+        against_floor(&mut scene, None, ("shared_cores", 100), SAMPLES, "hook-latency", "a shared pod")
+            .await?,
     );
+    let mut bare = Bare::start(&folder.join("bare"), Answer::CpusForAll).await?;
+    bare.fill(100).await?;
     rows.extend(
         against_floor(
             &mut scene,
+            Some(&mut bare),
             ("dedicated_cores", 2000),
             EXCLUSIVE_SAMPLES,
             "hook-latency-dedicated",
@@ -37,6 +46,7 @@ pub(super) async fn latency(folder: &Path) -> Result<Vec<Row>, Fault> {
         )
         .await?,
     );
+    bare.end().await?;
     scene.fill(110).await?;
     rows.extend(memory::rows(
         &mut scene,
@@ -51,6 +61,7 @@ pub(super) async fn latency(folder: &Path) -> Result<Vec<Row>, Fault> {
 
 async fn against_floor(
     scene: &mut Scene,
+    mut bare: Option<&mut Bare>,
     (level, milli_cpu): (&str, u64),
     samples: usize,
     id: &str,
@@ -59,64 +70,46 @@ async fn against_floor(
     let mut appends = Appends::create(&scene.folder)?;
     let mut trips = RoundTrips::new(scene.mesh.channel("meta-server"));
     let (mut hooks, mut first, mut floor) = (Samples::default(), Samples::default(), Samples::default());
-    for round in 0..samples + 20 {
+    let mut known = Samples::default();
+    for round in 0..samples + WARM_UP {
         let least = trips.sample().await? + appends.sample()?;
+        let answered = match &mut bare {
+            Some(bare) => bare.hooks(level, milli_cpu).await?.sum(),
+            None => Duration::ZERO,
+        };
         let took = scene.hooks(level, milli_cpu).await?;
-        // The first few open connections and files.
-        if round >= 20 {
+        if round >= WARM_UP {
             floor.push(least);
+            known.push(answered);
             hooks.push(took.sum());
             first.push(took.run_sandbox);
         }
     }
-    let row = |name: &str, quantile: f64, budget: f64| Row {
-        id: format!("{id}-{name}"),
-        what: format!(
-            "what the runtime waits in RunPodSandbox + CreateContainer of {whose}, {} running pods, {} samples in turn with the \
-             floor (an empty gRPC round trip over a unix socket + an append of 400 bytes with fdatasync); the bare NRI round \
-             trips are included; RunPodSandbox alone {:.3} ms",
-            scene.running.len(),
-            hooks.len(),
-            first.quantile_ms(quantile),
-        ),
-        value: hooks.quantile_ms(quantile),
-        unit: "ms",
-        floor: Some(floor.quantile_ms(quantile)),
-        budget,
+    let row = |name: &str, quantile: f64, budget: f64| {
+        let beside = match bare {
+            Some(_) => format!(
+                "; the same two calls and the same reply of a plugin that knows it beforehand and asks nobody: {:.3} ms",
+                known.quantile_ms(quantile)
+            ),
+            None => String::new(),
+        };
+        Row {
+            id: format!("{id}-{name}"),
+            what: format!(
+                "what the runtime waits in RunPodSandbox + CreateContainer of {whose}, {} running pods, {} samples in turn with \
+                 the floor (an empty gRPC round trip over a unix socket + an append of 400 bytes with fdatasync); the \
+                 bare NRI round trips are included; RunPodSandbox alone {:.3} ms{beside}",
+                scene.running.len(),
+                hooks.len(),
+                first.quantile_ms(quantile),
+            ),
+            value: hooks.quantile_ms(quantile),
+            unit: "ms",
+            floor: Some(floor.quantile_ms(quantile)),
+            budget,
+        }
     };
     Ok(vec![row("p50", 0.5, 3.0), row("p99", 0.99, 10.0)])
-}
-
-/// hook-growth: two meshes side by side, so that noise hits both.
-pub(super) async fn growth(folder: &Path) -> Result<Vec<Row>, Fault> {
-    let mut few = Scene::start(&folder.join("a")).await?;
-    let mut many = Scene::start(&folder.join("b")).await?;
-    few.fill(10).await?;
-    many.fill(1000).await?;
-    let mut rows = memory::rows(&mut many, "memory-1000", "with 1,000 pods running")?;
-    let (mut of_few, mut of_many) = (Samples::default(), Samples::default());
-    for round in 0..SAMPLES + 20 {
-        let (a, b) = (few.hooks("shared_cores", 100).await?, many.hooks("shared_cores", 100).await?);
-        if round >= 20 {
-            of_few.push(a.sum());
-            of_many.push(b.sum());
-        }
-    }
-    few.end().await?;
-    many.end().await?;
-    let row = |name: &str, quantile: f64| Row {
-        id: format!("hook-growth{name}"),
-        what: format!(
-            "the same of a shared pod with 1,000 running containers, against 10 (the floor here), {} samples each in turn",
-            of_many.len()
-        ),
-        value: of_many.quantile_ms(quantile),
-        unit: "ms",
-        floor: Some(of_few.quantile_ms(quantile)),
-        budget: 1.5,
-    };
-    rows.extend([row("", 0.99), row("-p50", 0.5)]);
-    Ok(rows)
 }
 
 /// hook-frozen: the orm is stopped, pods start.

@@ -12,7 +12,7 @@ use super::cgroups::Cgroups;
 use super::memory::pss_mib;
 use super::samples::Samples;
 use super::scene::PATIENCE;
-use super::{Fault, Row};
+use super::{Fault, Row, beside};
 use crate::imitation::{Imitation, Setup};
 use crate::mesh::Mesh;
 use crate::runtime::{ContainerSpec, PodSpec, Runtime, poll_until};
@@ -22,7 +22,11 @@ const QUESTIONS: usize = 300;
 /// As many points as ten minutes hold at the default period of 5 s.
 const POINTS: u64 = 121;
 
-pub(super) async fn measure(folder: &Path, containers: usize) -> Result<Vec<Row>, Fault> {
+pub(super) async fn measure(
+    folder: &Path,
+    containers: usize,
+    note: &mut dyn FnMut(&str),
+) -> Result<Vec<Row>, Fault> {
     std::fs::create_dir_all(folder)?;
     let machine = crate::remains::in_memory()?;
     let mut runtime = Imitation::start(machine.path(), Setup::default()).await?;
@@ -46,7 +50,7 @@ pub(super) async fn measure(folder: &Path, containers: usize) -> Result<Vec<Row>
     }
     mesh.start("metrics-fetcher")?;
     mesh.ready("metrics-fetcher").await?;
-    let outcome = rows(&mut mesh, (containers, period), &tree, cgroups.as_ref()).await;
+    let outcome = rows(&mut mesh, (containers, period), &tree, cgroups.as_ref(), note).await;
     mesh.stop().await?;
     runtime.remove().await?;
     drop(cgroups);
@@ -58,10 +62,17 @@ async fn rows(
     (containers, period): (usize, Duration),
     tree: &str,
     cgroups: Option<&Cgroups>,
+    note: &mut dyn FnMut(&str),
 ) -> Result<Vec<Row>, Fault> {
     let pid = mesh.pid("metrics-fetcher").ok_or("metrics-fetcher does not run")?;
     let mut client = MetricsClient::new(mesh.channel("metrics-fetcher"));
     let mut rows = vec![pass(&client, pid, (containers, period), tree, cgroups).await?];
+    if containers == 100 {
+        match beside::measure(pid, containers, period).await {
+            Ok(row) => rows.push(row),
+            Err(reason) => note(&format!("metrics-beside-node-exporter is not measured: {reason}")),
+        }
+    }
     if containers == 500 {
         rows.extend(questions(&mut client, containers).await?);
         if let Some(id) = cgroups.and_then(|c| c.ids.first()) {

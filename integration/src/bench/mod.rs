@@ -1,10 +1,13 @@
 //! What the budgets of `docs/architecture.md` measure, each figure beside its floor, which is taken in the same run and in turn
 //! with it so that noise hits both.
 
+mod bare_plugin;
 mod bare_reads;
+mod beside;
 mod cgroups;
 mod commit;
 mod floor;
+mod growth;
 mod hook;
 mod memory;
 mod metrics;
@@ -14,6 +17,7 @@ mod row;
 mod samples;
 mod scene;
 
+pub use bare_plugin::serve as serve_bare_plugin;
 pub use row::{Row, table};
 
 use std::path::Path;
@@ -54,13 +58,16 @@ pub async fn run(
         keep("hook-latency", hook::latency(&folder.join("w")).await);
     }
     if wanted("hook-growth") {
-        note("hook-growth, memory-1000: 1,000 running containers beside 10");
-        keep("hook-growth", hook::growth(&folder.join("g")).await);
+        note(
+            "hook-10 to hook-1000, hook-growth, memory-1000: 10 to 1,000 running containers, with and without the mesh",
+        );
+        keep("hook-growth", growth::measure(&folder.join("g")).await);
     }
     for containers in [100, 500, 2000] {
         if wanted("metrics-pass") {
             note(&format!("metrics-pass: {containers} containers"));
-            keep("metrics-pass", metrics::measure(&folder.join(format!("m{containers}")), containers).await);
+            let folder = folder.join(format!("m{containers}"));
+            keep("metrics-pass", metrics::measure(&folder, containers, &mut note).await);
         }
     }
     (rows, faults)

@@ -220,6 +220,7 @@ fn pod(uid: &str, qos: QosLevel, wishes: &[&str], milli: u64) -> PodRequest {
             cpu: Some(MilliCpu(milli)),
             limit: None,
             memory: Some(Bytes(64 << 20)),
+            huge_pages: Default::default(),
         }],
         now_unix_ms: 0,
     }

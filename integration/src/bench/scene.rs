@@ -76,9 +76,8 @@ impl Scene {
     /// Starts pods of one shared container until `count` run; every tenth asks for reclaimed CPUs.
     pub(super) async fn fill(&mut self, count: usize) -> Result<(), Fault> {
         while self.running.len() < count {
-            let level = if self.running.len() % 10 == 9 { "reclaimed_cores" } else { "shared_cores" };
             // Next to nothing: as many pods as there are here fit on a machine of any size.
-            let (sandbox, container) = self.create(level, 1).await?;
+            let (sandbox, container) = self.create(level_of(self.running.len()), 1).await?;
             self.runtime.start_container(&container).await?;
             self.running.push((sandbox, container));
         }
@@ -92,11 +91,7 @@ impl Scene {
         milli_cpu: u64,
     ) -> Result<(SandboxId, ContainerId), Fault> {
         self.made += 1;
-        let pod = PodSpec::new(&format!("pod-{}", self.made), level, milli_cpu);
-        let sandbox = self.runtime.run_pod(&pod).await?;
-        let container =
-            self.runtime.create_container(&sandbox, &ContainerSpec::new("main", milli_cpu)).await?;
-        Ok((sandbox, container))
+        create(&mut self.runtime, self.made, level, milli_cpu).await
     }
 
     /// What the runtime waits for such a pod. It is removed again, and the pools have grown back.
@@ -107,18 +102,8 @@ impl Scene {
             }
             _ => None,
         };
-        self.runtime.forget_observed();
-        let (sandbox, _) = self.create(level, milli_cpu).await?;
-        let took = self.runtime.observed(|o| {
-            let time = |event| match o.calls_of(event).next() {
-                Some(call) => call.error.as_ref().map_or(Ok(call.took), |e| Err(format!("{event:?}: {e}"))),
-                None => Err(format!("{event:?} was not asked")),
-            };
-            Ok::<_, String>(Hooks {
-                run_sandbox: time(Event::RunPodSandbox)?,
-                create_container: time(Event::CreateContainer)?,
-            })
-        })?;
+        self.made += 1;
+        let (sandbox, took) = hooks_of(&mut self.runtime, self.made, level, milli_cpu).await?;
         self.runtime.remove_pod(&sandbox).await?;
         // Its release is durable too before the next one is measured.
         poll_until(PATIENCE, async || {
@@ -153,4 +138,44 @@ impl Scene {
         std::fs::remove_dir_all(&self.folder)?;
         Ok(())
     }
+}
+
+/// The level of the pod that starts as the `n`th of those that stay.
+pub(super) fn level_of(n: usize) -> &'static str {
+    if n % 10 == 9 { "reclaimed_cores" } else { "shared_cores" }
+}
+
+/// A pod with one container that is created and not started.
+pub(super) async fn create(
+    runtime: &mut Imitation,
+    number: usize,
+    level: &str,
+    milli_cpu: u64,
+) -> Result<(SandboxId, ContainerId), Fault> {
+    let pod = PodSpec::new(&format!("pod-{number}"), level, milli_cpu);
+    let sandbox = runtime.run_pod(&pod).await?;
+    let container = runtime.create_container(&sandbox, &ContainerSpec::new("main", milli_cpu)).await?;
+    Ok((sandbox, container))
+}
+
+/// Such a pod, and what the runtime waited for it.
+pub(super) async fn hooks_of(
+    runtime: &mut Imitation,
+    number: usize,
+    level: &str,
+    milli_cpu: u64,
+) -> Result<(SandboxId, Hooks), Fault> {
+    runtime.forget_observed();
+    let (sandbox, _) = create(runtime, number, level, milli_cpu).await?;
+    let took = runtime.observed(|o| {
+        let time = |event| match o.calls_of(event).next() {
+            Some(call) => call.error.as_ref().map_or(Ok(call.took), |e| Err(format!("{event:?}: {e}"))),
+            None => Err(format!("{event:?} was not asked")),
+        };
+        Ok::<_, String>(Hooks {
+            run_sandbox: time(Event::RunPodSandbox)?,
+            create_container: time(Event::CreateContainer)?,
+        })
+    })?;
+    Ok((sandbox, took))
 }

@@ -11,7 +11,7 @@ use integration::remains::{self, Folder};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    if remains::keep() {
+    if remains::keep() || bench::serve_bare_plugin().await {
         return ExitCode::SUCCESS;
     }
     let stop = match remains::asked_to_stop() {

@@ -9,6 +9,9 @@
     missing_docs
 )]
 
+#[path = "numa/measured_load.rs"]
+mod measured_load;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -29,6 +32,9 @@ const ENHANCEMENT: &str = "katalyst.kubewharf.io/memory_enhancement";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
+    if std::env::args().nth(1).as_deref() == Some("load") {
+        return measured_load::burn().await;
+    }
     let start = Instant::now();
     let said = |what: &str| println!("{:4} s  {what}", start.elapsed().as_secs());
     let machine = discover(Path::new("/")).unwrap();
@@ -70,6 +76,8 @@ async fn main() {
 
     measured(&mut world, &first.container).await;
     said("what is measured is what the kernel's files say");
+    measured_load::is_told(&mut world, &machine).await;
+    said("what is measured of a load is what its own clock says, and its memory is on its node");
 
     ends(&mut world, &second).await;
     let online = world.online();

@@ -232,6 +232,7 @@ impl Runtime for Imitation {
         let adjusted = self.plugins.create_container(&pod, &message).await;
         let adjusted = adjusted.map_err(|m| refused(&doing, m))?;
         overlay(&mut held.resources, &adjusted.resources);
+        held.env = adjusted.env;
         // Before this container is stored: an update of itself would be lost.
         self.plugins.apply(&adjusted.updates);
 

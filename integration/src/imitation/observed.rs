@@ -11,6 +11,8 @@ use super::reference::Seen;
 pub struct Observed {
     /// Plugins taken in.
     pub registrations: Vec<Registration>,
+    /// The most plugins that were there at one time, counted whenever one had been synchronised.
+    pub most_at_once: usize,
     /// Lists told.
     pub synchronizations: Vec<Synchronization>,
     /// Calls of the plugins, but for Configure and Synchronize.
@@ -25,7 +27,7 @@ pub struct Observed {
     pub dropped: Vec<String>,
     /// Updates that the kernel refused: container and reason.
     pub refused: Vec<(String, String)>,
-    /// Containers for which a plugin sent an update or an adjustment with resources and without CPUs.
+    /// Containers for which a plugin sent an adjustment without CPUs, or an update with neither CPUs nor memory nodes.
     pub empty_cpus: Vec<String>,
     /// Why connections ended, or plugins were not taken in.
     pub ended: Vec<String>,
@@ -83,7 +85,8 @@ impl Observed {
     pub(super) fn check_cpus(&mut self, update: &ContainerUpdate) {
         let resources = update.linux.as_ref().and_then(|l| l.resources.as_ref());
         let cpu = resources.and_then(|r| r.cpu.as_ref());
-        if cpu.is_none_or(|cpu| cpu.cpus.trim().is_empty()) {
+        // Memory nodes change by themselves, after the reply: without a list of CPUs these stay.
+        if cpu.is_none_or(|cpu| cpu.cpus.trim().is_empty() && cpu.mems.trim().is_empty()) {
             self.empty_cpus.push(update.container_id.clone());
         }
     }

@@ -58,6 +58,7 @@ struct Plugin {
 #[derive(Debug, Default)]
 pub(super) struct Adjusted {
     pub(super) resources: LinuxResources,
+    pub(super) env: Vec<String>,
     pub(super) updates: Vec<ContainerUpdate>,
 }
 
@@ -164,7 +165,12 @@ impl Plugins {
         let mut sessions = self.sessions.lock().unwrap();
         sessions.push(Plugin { index, name, mask, session: Arc::clone(&session) });
         sessions.sort_by(|a, b| a.index.cmp(&b.index));
+        let at_once = sessions.iter().filter(|plugin| plugin.session.end_reason().is_none()).count();
         drop(sessions);
+        {
+            let observed = &mut self.state().observed;
+            observed.most_at_once = observed.most_at_once.max(at_once);
+        }
         self.note_synchronization(took, counts, updates);
         Ok(session)
     }
@@ -215,6 +221,7 @@ impl Plugins {
             if asked() > before {
                 self.note_creation(container, &answer);
             }
+            adjusted.env = env_of(&answer);
             let linux = answer.adjust.and_then(|a| a.linux);
             adjusted.resources = linux.and_then(|l| l.resources).unwrap_or_default();
             adjusted.updates = answer.update;
@@ -226,6 +233,7 @@ impl Plugins {
             let call = plugin.session.create_container(pod.clone(), container.clone());
             let Some(answer) = self.call(Event::CreateContainer, &plugin, call).await? else { continue };
             self.note_creation(container, &answer);
+            adjusted.env.extend(env_of(&answer));
             let linux = answer.adjust.and_then(|a| a.linux);
             if let Some(resources) = linux.and_then(|l| l.resources) {
                 if resources.cpu.as_ref().is_some_and(|cpu| !cpu.cpus.is_empty())
@@ -344,6 +352,21 @@ impl Plugins {
         start.elapsed()
     }
 
+    /// See [`super::Imitation::flood_at_once`].
+    pub(super) async fn flood_at_once(&self, count: usize) -> usize {
+        let _turn = self.turn.lock().await;
+        let plugins = self.called_for(Event::StopPodSandbox);
+        let mut calls = JoinSet::new();
+        for plugin in plugins {
+            for n in 0..count {
+                let (id, session) = (format!("flood-{n}"), Arc::clone(&plugin.session));
+                let pod = PodSandbox { id: id.clone(), uid: id, ..Default::default() };
+                calls.spawn(async move { session.tell(Event::StopPodSandbox, pod, None).await.is_ok() });
+            }
+        }
+        calls.join_all().await.into_iter().filter(|answered| *answered).count()
+    }
+
     /// See [`super::Imitation::speak_of_the_future`].
     pub(super) async fn speak_of_the_future(&self) -> Result<(), String> {
         const UNBORN: i32 = 20;
@@ -437,6 +460,12 @@ impl RuntimeService for Updates {
         let _turn = self.0.turn.lock().await;
         Ok(self.0.apply(&updates))
     }
+}
+
+/// The environment that a plugin's answer adds.
+fn env_of(answer: &CreateContainerResponse) -> Vec<String> {
+    let env = answer.adjust.iter().flat_map(|adjust| &adjust.env);
+    env.map(|entry| format!("{}={}", entry.key, entry.value)).collect()
 }
 
 /// Binds the runtime's socket anew.

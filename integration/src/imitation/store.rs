@@ -33,6 +33,8 @@ pub(super) struct Held {
     pub(super) sandbox: String,
     pub(super) spec: ContainerSpec,
     pub(super) cgroup: String,
+    /// What plugins gave its first process.
+    pub(super) env: Vec<String>,
     /// As in its spec; the kernel may hold something else.
     pub(super) resources: LinuxResources,
     pub(super) state: State,
@@ -109,6 +111,7 @@ impl Held {
             id,
             sandbox: pod.id.clone(),
             spec: spec.clone(),
+            env: Vec::new(),
             resources: spec
                 .request_milli_cpu
                 .map(|n| resources(n, spec.memory_limit_bytes))
@@ -143,6 +146,7 @@ impl Held {
             .map(|(k, v)| (k.to_owned(), v.to_owned()))
             .into(),
             args: vec!["sh".to_owned(), "-c".to_owned()],
+            env: self.env.clone(),
             linux: Some(LinuxContainer {
                 resources: Some(self.resources.clone()),
                 cgroups_path: self.cgroup.clone(),

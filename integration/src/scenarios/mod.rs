@@ -4,10 +4,12 @@
 mod admission;
 mod faults;
 mod placement;
+mod trouble;
 
 pub use admission::*;
 pub use faults::*;
 pub use placement::*;
+pub use trouble::*;
 
 use std::path::Path;
 use std::time::Duration;
@@ -185,8 +187,11 @@ macro_rules! every_scenario {
             a_bare_sandbox_is_refused_at_its_container
             a_bare_sandbox_is_placed_at_its_container
             any_service_may_be_killed
-            a_returning_gateway_pins_what_it_missed
+            k2_a_returning_gateway_pins_what_it_missed
             the_runtime_may_restart
+            closed_lets_the_orms_own_container_start
+            a_pull_that_outlasts_an_admission_starts_with_todays_pool
+            n02_a_required_plugin_answers_marks_and_pins_later
         }
     };
     ($run:ident: $($scenario:ident)*) => {

@@ -9,10 +9,13 @@
 )]
 
 mod absent_orm;
+mod alarms;
+mod bursts;
 mod connection;
 mod faulty_runtime;
 mod pod_resize;
 mod resize;
+mod two_gateways;
 mod wire;
 
 use integration::imitation::{CgroupLayout, EventStyle, Imitation, MachineLayout, RuntimeOptions, Setup};

@@ -15,7 +15,7 @@ use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::table::{RuntimeLost, RuntimeTold, Superseded, unix_ms};
-use crate::{PodTable, Published};
+use crate::{Listed, PodTable, Published};
 
 /// After each synchronisation with the runtime the gateway ends its stream and begins another: only an end that none follows
 /// within this time is worth a word.
@@ -86,17 +86,24 @@ impl Meta for Face {
     }
 
     async fn list_pods(&self, _: Request<ListPodsRequest>) -> Result<Response<PodList>, Status> {
-        Ok(Response::new(PodList::clone(&self.published.list())))
+        Ok(Response::new(self.published.list().whole()))
     }
 
     type WatchPodsStream = Pin<Box<dyn Stream<Item = Result<PodList, Status>> + Send>>;
 
     async fn watch_pods(
         &self,
-        _: Request<WatchPodsRequest>,
+        request: Request<WatchPodsRequest>,
     ) -> Result<Response<Self::WatchPodsStream>, Status> {
-        let lists = WatchStream::new(self.published.watch());
-        Ok(Response::new(Box::pin(lists.map(|list: Arc<PodList>| Ok(PodList::clone(&list))))))
+        let takes_changes = request.into_inner().changes;
+        let mut sent: Option<Arc<Listed>> = None;
+        let told = WatchStream::new(self.published.watch()).map(move |list: Arc<Listed>| {
+            Ok(match sent.replace(Arc::clone(&list)) {
+                Some(before) if takes_changes => list.since(&before),
+                _ => list.whole(),
+            })
+        });
+        Ok(Response::new(Box::pin(told)))
     }
 
     async fn get_node(&self, _: Request<GetNodeRequest>) -> Result<Response<Node>, Status> {

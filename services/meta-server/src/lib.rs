@@ -6,6 +6,7 @@
 
 mod face;
 pub mod kubelet;
+mod listed;
 pub mod node;
 pub mod pods;
 pub mod runtime;
@@ -13,8 +14,9 @@ pub mod settings;
 mod table;
 
 pub use face::Face;
+pub use listed::{Listed, Published};
 pub use settings::Settings;
-pub use table::{KubeletListed, PodTable, Published, RuntimeLost, RuntimeTold};
+pub use table::{KubeletListed, PodTable, RuntimeLost, RuntimeTold};
 
 use std::error::Error;
 use std::sync::Arc;

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use actix::{Actor, AsyncContext as _, Context, Handler, Message};
-use arc_swap::ArcSwap;
 use oxalyst_mesh::{Condition, Facts, Mesh};
 use oxalyst_proto::meta::v1::runtime_event::Event;
-use oxalyst_proto::meta::v1::{PodList, RuntimeEvent, SourceAge};
+use oxalyst_proto::meta::v1::{RuntimeEvent, SourceAge};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use crate::kubelet::KubeletPod;
+use crate::listed::Published;
 use crate::pods::{KUBELET, RUNTIME, merge};
 use crate::runtime::{RuntimeView, uid_of};
 
@@ -20,13 +20,6 @@ use crate::runtime::{RuntimeView, uid_of};
 const COALESCE: Duration = Duration::from_millis(5);
 /// Messages that may wait. A sender waits beyond that, which slows the gateway's stream and nothing else.
 const MAILBOX: usize = 64;
-
-/// The newest list, for any number of readers.
-#[derive(Debug, Clone)]
-pub struct Published {
-    list: Arc<ArcSwap<PodList>>,
-    changes: Arc<watch::Sender<Arc<PodList>>>,
-}
 
 /// Owns the runtime's view and the kubelet's last list.
 #[derive(Debug)]
@@ -108,41 +101,6 @@ struct Publish;
 pub(crate) fn unix_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-}
-
-// === impl Published ===
-
-impl Default for Published {
-    fn default() -> Self {
-        Self { list: Arc::default(), changes: Arc::new(watch::Sender::new(Arc::default())) }
-    }
-}
-
-impl Published {
-    /// The newest list.
-    pub fn list(&self) -> Arc<PodList> {
-        self.list.load_full()
-    }
-
-    /// Follows the list: each change of a pod, or of a source's state. That a source was heard again is no change.
-    pub fn watch(&self) -> watch::Receiver<Arc<PodList>> {
-        self.changes.subscribe()
-    }
-
-    fn publish(&self, list: PodList) {
-        let list = Arc::new(list);
-        self.list.store(list.clone());
-        self.changes.send_if_modified(|last| {
-            let same = last.pods == list.pods
-                && last.sources.iter().map(|s| &s.error).eq(list.sources.iter().map(|s| &s.error))
-                // A first, empty list still tells that its source was heard.
-                && last.sources.iter().map(|s| s.heard_unix_ms == 0).eq(list.sources.iter().map(|s| s.heard_unix_ms == 0));
-            if !same {
-                *last = list;
-            }
-            !same
-        });
-    }
 }
 
 // === impl Source ===
@@ -331,6 +289,6 @@ impl Handler<Publish> for PodTable {
         self.pods.set(i64::try_from(pods.len()).unwrap_or(i64::MAX));
         self.facts.set("pods", pods.len());
         let sources = self.kubelet_source.iter().chain([&self.runtime_source]).map(Source::age).collect();
-        self.published.publish(PodList { pods, sources });
+        self.published.publish(pods, sources);
     }
 }

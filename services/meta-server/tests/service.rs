@@ -169,7 +169,7 @@ fn pod_list(uids: &[&str]) -> String {
 async fn the_runtime_alone_tells_pods_and_a_broken_stream_keeps_them() {
     let mut service = Service::start(&[]).await;
     assert_eq!(service.status().await.pending[0].name, "runtime");
-    let mut watch = service.meta.watch_pods(WatchPodsRequest {}).await.unwrap().into_inner();
+    let mut watch = service.meta.watch_pods(WatchPodsRequest::default()).await.unwrap().into_inner();
 
     let (gateway, call) = service.gateway();
     gateway.send(snapshot(&["a", "b"])).await.unwrap();

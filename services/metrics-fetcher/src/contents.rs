@@ -65,10 +65,18 @@ pub enum File {
     Pids,
     /// `pids.max`.
     PidsLimit,
+    /// `hugetlb.64KB.usage_in_bytes`, `hugetlb.64KB.current`.
+    Huge64K,
     /// `hugetlb.2MB.usage_in_bytes`, `hugetlb.2MB.current`.
-    HugePages,
+    Huge2M,
+    /// `hugetlb.32MB.usage_in_bytes`, `hugetlb.32MB.current`.
+    Huge32M,
+    /// `hugetlb.512MB.usage_in_bytes`, `hugetlb.512MB.current`.
+    Huge512M,
     /// `hugetlb.1GB.usage_in_bytes`, `hugetlb.1GB.current`.
-    GiantPages,
+    Huge1G,
+    /// `hugetlb.16GB.usage_in_bytes`, `hugetlb.16GB.current`.
+    Huge16G,
     /// `/proc/stat`.
     NodeStat,
     /// `/proc/meminfo`.
@@ -182,7 +190,7 @@ pub struct Reading<'a> {
 
 impl File {
     /// Those of a container.
-    pub const CONTAINER: [Self; 27] = [
+    pub const CONTAINER: [Self; 31] = [
         Self::CpuUsage,
         Self::CpuStat,
         Self::MemoryUsage,
@@ -208,8 +216,12 @@ impl File {
         Self::IoCounts,
         Self::Pids,
         Self::PidsLimit,
-        Self::HugePages,
-        Self::GiantPages,
+        Self::Huge64K,
+        Self::Huge2M,
+        Self::Huge32M,
+        Self::Huge512M,
+        Self::Huge1G,
+        Self::Huge16G,
     ];
 
     /// Those of the node.
@@ -258,6 +270,19 @@ impl File {
         )
     }
 
+    /// Size of the huge pages that it counts, KiB: every size that Linux has on x86-64 and on arm64, whatever its base page.
+    pub const fn huge_kib(self) -> Option<u64> {
+        Some(match self {
+            Self::Huge64K => 64,
+            Self::Huge2M => 2048,
+            Self::Huge32M => 32768,
+            Self::Huge512M => 524288,
+            Self::Huge1G => 1048576,
+            Self::Huge16G => 16777216,
+            _ => return None,
+        })
+    }
+
     /// Tree and name in a container's cgroup; `None` if the version has no such file, or tells it in another.
     pub const fn of_container(self, unified: bool) -> Option<(Controller, &'static str)> {
         Some(match (self, unified) {
@@ -291,10 +316,18 @@ impl File {
             (Self::IoCounts, false) => (Controller::Blkio, "blkio.throttle.io_serviced_recursive"),
             (Self::Pids, _) => (Controller::Pids, "pids.current"),
             (Self::PidsLimit, _) => (Controller::Pids, "pids.max"),
-            (Self::HugePages, false) => (Controller::Hugetlb, "hugetlb.2MB.usage_in_bytes"),
-            (Self::HugePages, true) => (Controller::Hugetlb, "hugetlb.2MB.current"),
-            (Self::GiantPages, false) => (Controller::Hugetlb, "hugetlb.1GB.usage_in_bytes"),
-            (Self::GiantPages, true) => (Controller::Hugetlb, "hugetlb.1GB.current"),
+            (Self::Huge64K, false) => (Controller::Hugetlb, "hugetlb.64KB.usage_in_bytes"),
+            (Self::Huge64K, true) => (Controller::Hugetlb, "hugetlb.64KB.current"),
+            (Self::Huge2M, false) => (Controller::Hugetlb, "hugetlb.2MB.usage_in_bytes"),
+            (Self::Huge2M, true) => (Controller::Hugetlb, "hugetlb.2MB.current"),
+            (Self::Huge32M, false) => (Controller::Hugetlb, "hugetlb.32MB.usage_in_bytes"),
+            (Self::Huge32M, true) => (Controller::Hugetlb, "hugetlb.32MB.current"),
+            (Self::Huge512M, false) => (Controller::Hugetlb, "hugetlb.512MB.usage_in_bytes"),
+            (Self::Huge512M, true) => (Controller::Hugetlb, "hugetlb.512MB.current"),
+            (Self::Huge1G, false) => (Controller::Hugetlb, "hugetlb.1GB.usage_in_bytes"),
+            (Self::Huge1G, true) => (Controller::Hugetlb, "hugetlb.1GB.current"),
+            (Self::Huge16G, false) => (Controller::Hugetlb, "hugetlb.16GB.usage_in_bytes"),
+            (Self::Huge16G, true) => (Controller::Hugetlb, "hugetlb.16GB.current"),
             _ => return None,
         })
     }
@@ -336,8 +369,12 @@ impl File {
             | Self::KernelMemory
             | Self::SwapUsage
             | Self::Pids
-            | Self::HugePages
-            | Self::GiantPages
+            | Self::Huge64K
+            | Self::Huge2M
+            | Self::Huge32M
+            | Self::Huge512M
+            | Self::Huge1G
+            | Self::Huge16G
             | Self::NodeScaleFactor => Contents::Number(parse::single(bytes)?),
             Self::MemoryLimit | Self::TcpLimit | Self::SwapLimit | Self::PidsLimit => {
                 Contents::Limit(parse::memory_limit(bytes)?)

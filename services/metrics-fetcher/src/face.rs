@@ -15,6 +15,8 @@ use crate::clock::Clock;
 use crate::names::Directory;
 use crate::pushed::PushError;
 use crate::query::{self, Terms};
+use crate::settings::SetUp;
+use crate::sources::cgroup::Schedule;
 use crate::store::Store;
 use crate::{catalogue, history};
 
@@ -29,8 +31,10 @@ pub struct Face {
     pub clock: Arc<dyn Clock>,
     /// What holds for every answer.
     pub terms: Terms,
-    /// Period of the sources.
-    pub period: Duration,
+    /// When cgroups and `/proc` are read.
+    pub schedule: Schedule,
+    /// The other sources.
+    pub set_up: Arc<[SetUp]>,
 }
 
 // === impl Face ===
@@ -128,7 +132,7 @@ impl Metrics for Face {
         &self,
         _: Request<proto::ListSourcesRequest>,
     ) -> Result<Response<proto::ListSourcesReply>, Status> {
-        let mut sources = query::sources(&self.store.view(), self.period);
+        let mut sources = query::sources(&self.store.view(), self.schedule, &self.set_up);
         sources.extend(self.store.pushed.told(self.clock.now()).iter().map(query::pushing));
         Ok(Response::new(proto::ListSourcesReply { sources }))
     }

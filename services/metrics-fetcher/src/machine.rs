@@ -8,6 +8,8 @@ pub struct Machine {
     nodes: Vec<u32>,
     /// By the CPU's number.
     of_cpu: Vec<Option<u32>>,
+    /// Sizes of huge pages, KiB; `None` if it does not tell any.
+    huge_kib: Option<Vec<u64>>,
 }
 
 /// An L3 cache whose CPUs are on no known NUMA node.
@@ -26,7 +28,7 @@ impl Machine {
             let node = entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
             Some((node, std::fs::read_to_string(entry.path().join("cpulist")).ok()?))
         });
-        Self::of(lists)
+        Self { huge_kib: huge_pages(&host_root.join("sys/kernel/mm/hugepages")), ..Self::of(lists) }
     }
 
     /// From the nodes and their lists of CPUs.
@@ -53,6 +55,11 @@ impl Machine {
         &self.nodes
     }
 
+    /// Whether it has huge pages of a size. One that tells no sizes is taken to have the two that most have.
+    pub fn has_huge_pages(&self, kib: u64) -> bool {
+        self.huge_kib.as_ref().map_or(matches!(kib, 2048 | 1_048_576), |sizes| sizes.contains(&kib))
+    }
+
     /// The node of a CPU.
     pub fn node_of(&self, cpu: u32) -> Option<u32> {
         self.of_cpu.get(usize::try_from(cpu).ok()?).copied().flatten()
@@ -72,6 +79,15 @@ impl Machine {
             })
             .ok_or(UnknownCache(id))
     }
+}
+
+/// `hugepages-2048kB` and the like.
+fn huge_pages(folder: &Path) -> Option<Vec<u64>> {
+    let size = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()
+    };
+    Some(std::fs::read_dir(folder).ok()?.flatten().filter_map(size).collect())
 }
 
 /// The most that one list may name: far above any machine, far below what exhausts memory.
@@ -115,6 +131,20 @@ mod tests {
         assert_eq!((machine.node_of(1), machine.node_of(2), machine.node_of(9)), (Some(0), Some(1), None));
         assert_eq!(machine.node_of_l3(dir.path(), 7), Ok(1));
         assert_eq!(machine.node_of_l3(dir.path(), 8), Err(UnknownCache(8)));
+    }
+
+    #[test]
+    fn sizes_of_huge_pages_are_those_of_the_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Machine::read(dir.path()).has_huge_pages(2048));
+        for size in ["64", "32768"] {
+            let name = format!("sys/kernel/mm/hugepages/hugepages-{size}kB");
+            std::fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        let machine = Machine::read(dir.path());
+        let has: Vec<u64> =
+            [64, 2048, 32_768, 1_048_576].into_iter().filter(|kib| machine.has_huge_pages(*kib)).collect();
+        assert_eq!(has, [64, 32_768]);
     }
 
     #[test]

@@ -10,7 +10,11 @@ use metrics_fetcher::exposition::PassMetrics;
 use metrics_fetcher::face::Face;
 use metrics_fetcher::names::{self, Directory};
 use metrics_fetcher::settings::Settings;
+use metrics_fetcher::sources::apart::{self, Apart};
 use metrics_fetcher::sources::cgroup::{Pass, Reader, Wiring, raise_file_limit};
+use metrics_fetcher::sources::cgroupstats::CgroupStats;
+use metrics_fetcher::sources::health::Health;
+use metrics_fetcher::sources::perf::{Events, Perf};
 use metrics_fetcher::sources::resctrl::{self, Resctrl};
 use metrics_fetcher::sources::{Remote, follow};
 use metrics_fetcher::store::{Source, Store};
@@ -31,6 +35,10 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
     let metrics = PassMetrics::register(&mesh.registry, &store, &clock, settings.ages());
     let pass = Pass::new(settings.pass()?, Arc::clone(&clock));
     actix_rt::spawn(names::follow(mesh.run_dir.clone(), Arc::clone(&names)));
+    let health = |source, ages| {
+        let required = settings.requires(source).then_some(&mesh.readiness);
+        Health::new(source, ages, required)
+    };
     let realtime = settings.malachite_realtime_period();
     for (source, asked, period) in [
         (Source::Malachite, &settings.malachite, Some(settings.malachite.period())),
@@ -47,7 +55,25 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
                 store: Arc::clone(&store),
                 names: Arc::clone(&names),
                 clock: Arc::clone(&clock),
+                health: health(source, settings.ages_at(period)),
             }));
+        }
+    }
+    for (source, asked, period) in [
+        (Source::Perf, settings.perf.enabled, settings.perf_period()),
+        (Source::Tasks, settings.cgroupstats, settings.period()),
+    ] {
+        let ages = settings.ages_at(period);
+        let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
+        let apart =
+            || Apart { source, period, deadline: period, ages, store, clock, health: health(source, ages) };
+        match source {
+            _ if !asked => {}
+            Source::Perf => {
+                let perf = Perf::new(&mesh.host_root, Events::Hardware, settings.perf.max_containers);
+                actix_rt::spawn(apart::follow(apart(), perf));
+            }
+            _ => drop(actix_rt::spawn(apart::follow(apart(), CgroupStats::new(&mesh.host_root)))),
         }
     }
     actix_rt::spawn(resctrl::follow(Resctrl {
@@ -56,6 +82,7 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
         ages: settings.ages(),
         store: Arc::clone(&store),
         clock: Arc::clone(&clock),
+        health: health(Source::Resctrl, settings.ages()),
     }));
     let wiring = Wiring {
         store: Arc::clone(&store),
@@ -66,7 +93,8 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
         first_pass: Some(first_pass),
     };
     Reader::new(pass, settings.schedule(), wiring)?.start();
-    let face = Face { store, names, clock, terms: settings.terms(), period: settings.period() };
+    let (terms, schedule) = (settings.terms(), settings.schedule());
+    let face = Face { store, names, clock, terms, schedule, set_up: settings.set_up().into() };
     bound.serve(Routes::new(face.into_service())).await?;
     Ok(())
 }

@@ -9,13 +9,16 @@ use arc_swap::ArcSwap;
 use oxalyst_backoff::Backoff;
 use oxalyst_cgroups::CgroupPath;
 use oxalyst_proto::meta::v1::meta_client::MetaClient;
-use oxalyst_proto::meta::v1::{PodList, WatchPodsRequest};
+use oxalyst_proto::meta::v1::{Pod, PodList, WatchPodsRequest};
 use tokio::time::{Instant, timeout};
 
 use crate::sources::cgroup::Named;
 
 /// How long the meta-server may take to open its stream.
 const OPEN: Duration = Duration::from_secs(5);
+
+/// What is told within this time is arranged together.
+const COALESCE: Duration = Duration::from_millis(50);
 
 /// A container as people know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,11 +50,11 @@ pub struct Known {
 // === impl Known ===
 
 impl Known {
-    /// Arranges a list of pods. A cgroup path that cannot be one is left out: its container may still be found by
+    /// Arranges these pods. A cgroup path that cannot be one is left out: its container may still be found by
     /// its directory.
-    pub fn of(list: &PodList) -> Self {
+    pub fn of<'p>(pods: impl IntoIterator<Item = &'p Pod>) -> Self {
         let (mut by_container, mut named) = (BTreeMap::new(), Vec::new());
-        for pod in &list.pods {
+        for pod in pods {
             let name = |container: &str| Name {
                 pod_uid: pod.uid.clone(),
                 namespace: pod.namespace.clone(),
@@ -126,29 +129,57 @@ async fn watch(
     directory: &Directory,
     told: &mut Option<bool>,
 ) -> String {
-    let mut stream = match timeout(OPEN, client.watch_pods(WatchPodsRequest {})).await {
+    let mut stream = match timeout(OPEN, client.watch_pods(WatchPodsRequest { changes: true })).await {
         Ok(Ok(answer)) => answer.into_inner(),
         Ok(Err(status)) => return status.message().to_owned(),
         Err(_) => return format!("no answer within {OPEN:?}"),
     };
+    let mut pods = Pods::default();
     loop {
-        match stream.message().await {
-            Ok(Some(list)) => {
-                if *told != Some(true) {
-                    tracing::info!(pods = list.pods.len(), "names come from the meta-server");
-                    *told = Some(true);
-                }
-                directory.publish(Known::of(&list));
-            }
+        let first = match stream.message().await {
+            Ok(Some(list)) => list,
             Ok(None) => return "it closed the stream".to_owned(),
             Err(status) => return status.message().to_owned(),
+        };
+        pods.take_up(first);
+        if *told != Some(true) {
+            tracing::info!(pods = pods.0.len(), "names come from the meta-server");
+            *told = Some(true);
         }
+        // A burst of pods is arranged once: to arrange costs what all pods do.
+        let more = async {
+            while let Ok(Some(list)) = stream.message().await {
+                pods.take_up(list);
+            }
+        };
+        // Where the stream has ended meanwhile, its next message tells.
+        let _ = timeout(COALESCE, more).await;
+        directory.publish(Known::of(pods.0.values()));
+    }
+}
+
+/// Pods by uid, as they were told last.
+#[derive(Debug, Default)]
+struct Pods(BTreeMap<String, Pod>);
+
+// === impl Pods ===
+
+impl Pods {
+    /// Takes up a list, whole or of what differs.
+    fn take_up(&mut self, list: PodList) {
+        if !list.changes_only {
+            self.0.clear();
+        }
+        for uid in &list.removed_pod_uids {
+            self.0.remove(uid);
+        }
+        self.0.extend(list.pods.into_iter().map(|pod| (pod.uid.clone(), pod)));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use oxalyst_proto::meta::v1::{Pod, PodContainer};
+    use oxalyst_proto::meta::v1::PodContainer;
 
     use super::*;
 
@@ -168,11 +199,29 @@ mod tests {
             containers: vec![container("c1", "/k8s.io/c1"), container("", ""), container("c2", "/../c2")],
             ..Pod::default()
         };
-        let known = Known::of(&PodList { pods: vec![pod], ..PodList::default() });
+        let known = Known::of([&pod]);
         assert_eq!(known.by_container.keys().collect::<Vec<_>>(), ["c1", "c2", "s1"]);
         assert_eq!(known.by_container["s1"].container, "POD");
         assert_eq!(known.by_container["c1"].pod, "web");
         let paths: Vec<_> = known.named.iter().map(|n| n.path.as_str()).collect();
         assert_eq!(paths, ["k8s.io/c1"]);
+    }
+
+    #[test]
+    fn a_list_of_what_differs_leaves_all_others_as_they_are() {
+        let pod = |uid: &str, name: &str| Pod { uid: uid.into(), name: name.into(), ..Pod::default() };
+        let mut pods = Pods::default();
+        let whole = PodList { pods: vec![pod("a", "1"), pod("b", "1"), pod("c", "1")], ..PodList::default() };
+        pods.take_up(whole.clone());
+        pods.take_up(PodList {
+            pods: vec![pod("b", "2"), pod("d", "1")],
+            changes_only: true,
+            removed_pod_uids: vec!["a".into()],
+            ..PodList::default()
+        });
+        let names: Vec<_> = pods.0.values().map(|pod| (pod.uid.as_str(), pod.name.as_str())).collect();
+        assert_eq!(names, [("b", "2"), ("c", "1"), ("d", "1")]);
+        pods.take_up(whole);
+        assert_eq!(pods.0.len(), 3);
     }
 }

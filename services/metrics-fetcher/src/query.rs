@@ -12,6 +12,8 @@ use crate::otel;
 use crate::pushed::{Label, Told};
 use crate::rank::{Ranking, available, ranked};
 use crate::sample::{Ages, Cell, Judged, Quality};
+use crate::settings::SetUp;
+use crate::sources::cgroup::Schedule;
 use crate::store::{Snapshot, Source, Subject, View};
 
 /// A name that is in no catalogue.
@@ -345,10 +347,12 @@ pub fn metrics() -> Vec<proto::MetricInfo> {
 }
 
 /// The health of the sources. cgroups and `/proc` are read in one pass.
-pub fn sources(view: &View, period: Duration) -> Vec<proto::SourceInfo> {
+pub fn sources(view: &View, schedule: Schedule, set_up: &[SetUp]) -> Vec<proto::SourceInfo> {
     let pass = &view.kernel.pass;
     let base = proto::SourceInfo {
-        period_ms: millis(period),
+        period_ms: millis(schedule.period),
+        deadline_ms: millis(schedule.read_deadline),
+        required: true,
         last_pass_unix_ms: pass.finished.map_or(0, Now::unix_ms),
         last_pass_us: u64::try_from(pass.took.as_micros()).unwrap_or(u64::MAX),
         last_pass_cpu_us: pass.cpu.map_or(0, |cpu| u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX)),
@@ -366,14 +370,26 @@ pub fn sources(view: &View, period: Duration) -> Vec<proto::SourceInfo> {
         },
         proto::SourceInfo { name: "proc".to_owned(), subjects: 1, ..base },
     ];
+    let of = |source| set_up.iter().find(|s| s.source == source);
     all.extend(view.layers.iter().map(|layer| proto::SourceInfo {
         name: layer.source.name().to_owned(),
+        deadline_ms: of(layer.source).map_or(0, |s| millis(s.deadline)),
+        required: of(layer.source).is_some_and(|s| s.required),
         period_ms: millis(layer.period),
         last_pass_unix_ms: layer.pass.finished.map_or(0, Now::unix_ms),
         last_pass_us: u64::try_from(layer.pass.took.as_micros()).unwrap_or(u64::MAX),
         subjects: layer.subjects.len() as u64,
         error: layer.pass.trouble.as_deref().or(layer.pass.failure.as_deref()).unwrap_or_default().to_owned(),
         stale_total: layer.stale_total,
+        ..proto::SourceInfo::default()
+    }));
+    let awaited = |s: &&SetUp| s.expected && !view.layers.iter().any(|layer| layer.source == s.source);
+    all.extend(set_up.iter().filter(awaited).map(|s| proto::SourceInfo {
+        name: s.source.name().to_owned(),
+        period_ms: millis(s.period),
+        deadline_ms: millis(s.deadline),
+        required: s.required,
+        error: "it has not told anything yet".to_owned(),
         ..proto::SourceInfo::default()
     }));
     all

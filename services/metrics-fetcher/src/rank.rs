@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::catalogue::{self, Derived, Field, Kind, Metric, Origin, Remote};
+use crate::catalogue::{self, Derived, Field, Kind, Metric, Origin, Remote, Scope};
 use crate::store::Source;
 
 /// Which source is the best where several tell one definition.
@@ -18,12 +18,12 @@ pub enum Ranking {
 
 /// The sources that can tell a metric here, best first. What `unified` is while no tree was seen does not matter: then
 /// nothing is known of containers.
-pub fn ranked(metric: &Metric, unified: Option<bool>, ranking: Ranking) -> [Option<Source>; 5] {
-    use Source::{Kernel, Kubelet, Malachite, Realtime, Resctrl};
+pub fn ranked(metric: &Metric, unified: Option<bool>, ranking: Ranking) -> [Option<Source>; 7] {
+    use Source::{Kernel, Kubelet, Malachite, Perf, Realtime, Resctrl, Tasks};
     let unified = unified == Some(true);
     let order = match ranking {
-        Ranking::KernelFirst => [Kernel, Resctrl, Malachite, Realtime, Kubelet],
-        Ranking::MalachiteFirst => [Malachite, Realtime, Kernel, Resctrl, Kubelet],
+        Ranking::KernelFirst => [Kernel, Tasks, Perf, Resctrl, Malachite, Realtime, Kubelet],
+        Ranking::MalachiteFirst => [Malachite, Realtime, Kernel, Tasks, Perf, Resctrl, Kubelet],
     };
     order.map(|source| tells(metric, source, unified).is_ok().then_some(source))
 }
@@ -50,15 +50,24 @@ pub fn tells(metric: &Metric, source: Source, unified: bool) -> Result<(), &'sta
             Origin::Inputs => inputs(),
             Origin::Never(why) => Err(why),
         },
-        Source::Malachite | Source::Realtime | Source::Resctrl => {
+        Source::Perf | Source::Tasks if metric.scope != Scope::Container => {
+            Err("the kernel is asked about containers only")
+        }
+        Source::Tasks if unified => Err("of cgroup v2 the kernel answers no CGROUPSTATS"),
+        Source::Malachite | Source::Realtime | Source::Resctrl | Source::Perf | Source::Tasks => {
             let [v1, v2] = metric.malachite;
             match if unified { v2 } else { v1 } {
-                Remote::At(field) if source == Source::Resctrl && !counted(field) => {
-                    Err("resctrl counts memory traffic only")
-                }
-                Remote::At(field) if source != Source::Resctrl && teller(field) != source => {
-                    Err("another source tells it")
-                }
+                Remote::At(field) => match source {
+                    Source::Resctrl if !counted(field) => Err("resctrl counts memory traffic only"),
+                    Source::Perf if !matches!(field.path, "Cpu/cycles" | "Cpu/instructions") => {
+                        Err("cycles and instructions alone are counted")
+                    }
+                    Source::Tasks if !states(field) => Err("CGROUPSTATS tells states of tasks only"),
+                    Source::Malachite | Source::Realtime if teller(field) != source => {
+                        Err("another source tells it")
+                    }
+                    _ => Ok(()),
+                },
                 other => remote(other),
             }
         }
@@ -79,6 +88,11 @@ fn counted(field: Field) -> bool {
     matches!(field.path, "l3/total" | "l3/local" | "mbm/total" | "mbm/local")
 }
 
+/// Whether CGROUPSTATS tells what a field holds.
+fn states(field: Field) -> bool {
+    matches!(field.path, "Cpu/task_nr_runnable" | "Cpu/task_nr_unint" | "Cpu/task_nr_iowait")
+}
+
 /// What each source says of a metric, by the source's name. Of cgroups and `/proc` all three names are in it.
 pub fn available(metric: &Metric) -> Vec<(&'static str, Result<(), &'static str>)> {
     vec![
@@ -88,6 +102,8 @@ pub fn available(metric: &Metric) -> Vec<(&'static str, Result<(), &'static str>
         ("malachite-v2", tells(metric, Source::Malachite, true)),
         ("malachite-v1", tells(metric, Source::Malachite, false)),
         ("malachite-realtime", tells(metric, Source::Realtime, true)),
+        ("cgroupstats", tells(metric, Source::Tasks, false)),
+        ("perf", tells(metric, Source::Perf, true)),
         ("resctrl", tells(metric, Source::Resctrl, true)),
         ("kubelet", tells(metric, Source::Kubelet, true)),
     ]
@@ -104,17 +120,19 @@ mod tests {
 
     #[test]
     fn what_only_one_version_tells_is_never_told_on_the_other() {
-        use Source::{Kernel, Kubelet, Malachite};
+        use Source::{Kernel, Kubelet, Malachite, Perf, Tasks};
         let first = Ranking::KernelFirst;
         assert_eq!(ranked("cpu.psi.some.avg10.container", true, first), [Kernel, Malachite]);
         assert_eq!(ranked("cpu.psi.some.avg10.container", false, first), []);
-        assert_eq!(ranked("cpu.nr.runnable.container", false, first), [Malachite]);
+        assert_eq!(ranked("cpu.nr.runnable.container", false, first), [Tasks, Malachite]);
+        assert_eq!(ranked("cpu.nr.runnable.container", true, first), [Malachite]);
         assert_eq!(ranked("cpu.usage.container", false, first), [Kernel, Malachite, Kubelet]);
         assert_eq!(
             ranked("cpu.usage.container", false, Ranking::MalachiteFirst),
             [Malachite, Kernel, Kubelet]
         );
-        assert_eq!(ranked("cpu.cpi.container", true, first), [Malachite]);
+        assert_eq!(ranked("cpu.cpi.container", true, first), [Perf, Malachite]);
+        assert_eq!(ranked("mem.bandwidth.write.container", true, first), [Malachite]);
         assert_eq!(ranked("mem.usage.user.container", true, first), [Kernel, Malachite]);
     }
 

@@ -11,6 +11,7 @@ use crate::rank::Ranking;
 use crate::sample::Ages;
 use crate::sources::cgroup::{PassSettings, Schedule};
 use crate::sources::http::Endpoint;
+use crate::store::Source;
 
 /// Settings of the metrics-fetcher.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,12 +37,46 @@ pub struct Settings {
     pub malachite_realtime_period_ms: u64,
     /// The kubelet's statistics, if they are to be asked for. The token is good for nothing else.
     pub kubelet: Endpoint,
+    /// Cycles and instructions of containers from the processor's own counters, if they are to be counted.
+    pub perf: Perf,
+    /// Whether the kernel is asked for the states of containers' tasks on cgroup v1.
+    pub cgroupstats: bool,
+    /// Sources without which the process is not ready: "malachite", "malachite-realtime", "kubelet", "resctrl", "perf",
+    /// "cgroupstats", of those that are set up. Cgroups always are.
+    pub required_sources: Vec<String>,
     /// Which source is the best where several tell one definition: `kernel-first` or `malachite-first`.
     pub ranking: Ranking,
     /// Cgroups that are measured beside containers, where they exist; the kubelet's own three always are.
     pub cgroups: Vec<String>,
     /// Cgroups below which `kubepods` is looked for: `/`, and what the kubelet has as its cgroup root.
     pub cgroup_roots: Vec<String>,
+}
+
+/// The processor's own counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Perf {
+    /// Whether they are used. It costs something at every switch from one container to another.
+    pub enabled: bool,
+    /// From one pass to the next, milliseconds, at least 100.
+    pub period_ms: u64,
+    /// So many containers are counted at most, 1..=1024; each takes two descriptors a CPU.
+    pub max_containers: usize,
+}
+
+/// How a source beside cgroups and `/proc` is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetUp {
+    /// Which.
+    pub source: Source,
+    /// From one pass to the next.
+    pub period: Duration,
+    /// What one question may take.
+    pub deadline: Duration,
+    /// The process is not ready without it.
+    pub required: bool,
+    /// It is shown even while it has told nothing.
+    pub expected: bool,
 }
 
 /// A setting out of its range.
@@ -57,9 +92,25 @@ pub enum Fault {
         /// The range.
         must: &'static str,
     },
+    /// A source that cannot be required.
+    #[error("required_sources names {given:?}, which is not set up: it may name {known}")]
+    Source {
+        /// As given.
+        given: String,
+        /// Those that are set up.
+        known: String,
+    },
     /// A path.
     #[error("cgroup_roots: {0}")]
     Root(#[from] PathError),
+}
+
+// === impl Perf ===
+
+impl Default for Perf {
+    fn default() -> Self {
+        Self { enabled: false, period_ms: 10_000, max_containers: 32 }
+    }
 }
 
 // === impl Settings ===
@@ -77,6 +128,9 @@ impl Default for Settings {
             malachite: Endpoint::default(),
             malachite_realtime_period_ms: 1000,
             kubelet: Endpoint { period_ms: 10_000, timeout_ms: 5000, ..Endpoint::default() },
+            perf: Perf::default(),
+            cgroupstats: true,
+            required_sources: Vec::new(),
             ranking: Ranking::default(),
             cgroups: Vec::new(),
             cgroup_roots: vec!["/".to_owned()],
@@ -121,7 +175,52 @@ impl Settings {
             realtime,
             "0 or at least 100",
         )?;
+        let Perf { period_ms, max_containers, .. } = self.perf;
+        range(period_ms >= 100, "perf.period_ms", period_ms, "at least 100")?;
+        let most = u64::try_from(max_containers).unwrap_or(u64::MAX);
+        range((1..=1024).contains(&most), "perf.max_containers", most, "within 1..=1024")?;
+        let known: Vec<_> = self.set_up().iter().map(|set_up| set_up.source.name()).collect();
+        if let Some(given) = self.required_sources.iter().find(|given| !known.contains(&given.as_str())) {
+            return Err(Fault::Source { given: given.clone(), known: known.join(", ") });
+        }
         self.roots().map(drop)
+    }
+
+    /// The sources beside cgroups and `/proc` that are asked.
+    pub fn set_up(&self) -> Vec<SetUp> {
+        let malachite = self.malachite.endpoint.is_some();
+        let realtime = self.malachite_realtime_period();
+        let timeout = |endpoint: &Endpoint| Duration::from_millis(endpoint.timeout_ms);
+        let all = [
+            (Source::Malachite, malachite, self.malachite.period(), timeout(&self.malachite)),
+            (
+                Source::Realtime,
+                malachite && realtime.is_some(),
+                realtime.unwrap_or_default(),
+                timeout(&self.malachite),
+            ),
+            (Source::Kubelet, self.kubelet.endpoint.is_some(), self.kubelet.period(), timeout(&self.kubelet)),
+            (Source::Resctrl, true, self.period(), self.period()),
+            (Source::Perf, self.perf.enabled, self.perf_period(), self.perf_period()),
+            (Source::Tasks, self.cgroupstats, self.period(), self.period()),
+        ];
+        let set_up = |(source, there, period, deadline): (_, bool, _, _)| {
+            let required = self.requires(source);
+            // What is looked for everywhere is no fault where there is none.
+            let expected = required || !matches!(source, Source::Resctrl | Source::Tasks);
+            there.then_some(SetUp { source, period, deadline, required, expected })
+        };
+        all.into_iter().filter_map(set_up).collect()
+    }
+
+    /// Whether the process is not ready without a source.
+    pub fn requires(&self, source: Source) -> bool {
+        self.required_sources.iter().any(|name| name == source.name())
+    }
+
+    /// From one pass over the processor's counters to the next.
+    pub fn perf_period(&self) -> Duration {
+        Duration::from_millis(self.perf.period_ms)
     }
 
     /// From one question for malachite's sensors to the next, if they are to be asked for.
@@ -194,6 +293,14 @@ mod tests {
     }
 
     #[test]
+    fn only_a_source_that_is_set_up_can_be_required() {
+        let perf = Perf { enabled: true, ..Perf::default() };
+        let settings = Settings { perf, required_sources: vec!["perf".to_owned()], ..Settings::default() };
+        assert_eq!(settings.check(), Ok(()));
+        assert!(settings.requires(Source::Perf) && !settings.requires(Source::Tasks));
+    }
+
+    #[test]
     fn each_range_is_kept() {
         let faults = [
             Settings { period_ms: 99, ..Settings::default() },
@@ -204,6 +311,10 @@ mod tests {
             Settings { read_deadline_ms: 9, ..Settings::default() },
             Settings { malachite_realtime_period_ms: 9, ..Settings::default() },
             Settings { cgroup_roots: vec!["/a/../..".to_owned()], ..Settings::default() },
+            Settings { perf: Perf { period_ms: 9, ..Perf::default() }, ..Settings::default() },
+            Settings { perf: Perf { max_containers: 0, ..Perf::default() }, ..Settings::default() },
+            Settings { required_sources: vec!["perf".to_owned()], ..Settings::default() },
+            Settings { required_sources: vec!["cgroup".to_owned()], ..Settings::default() },
         ];
         for settings in faults {
             assert!(settings.check().is_err(), "{settings:?}");

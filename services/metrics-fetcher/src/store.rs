@@ -131,6 +131,10 @@ pub enum Source {
     Realtime,
     /// The monitoring groups of resctrl that others have made.
     Resctrl,
+    /// The processor's own counters.
+    Perf,
+    /// What the kernel tells of tasks by CGROUPSTATS.
+    Tasks,
 }
 
 /// Holds what is newest of each source.
@@ -243,7 +247,8 @@ impl Layer {
 
 impl Source {
     /// Those beside cgroups and `/proc`.
-    pub const LAYERS: [Self; 4] = [Self::Malachite, Self::Kubelet, Self::Realtime, Self::Resctrl];
+    pub const LAYERS: [Self; 6] =
+        [Self::Malachite, Self::Kubelet, Self::Realtime, Self::Resctrl, Self::Perf, Self::Tasks];
 
     /// As samples say it; cgroups and `/proc` have names of their own.
     pub const fn name(self) -> &'static str {
@@ -253,6 +258,8 @@ impl Source {
             Self::Kubelet => "kubelet",
             Self::Realtime => "malachite-realtime",
             Self::Resctrl => "resctrl",
+            Self::Perf => "perf",
+            Self::Tasks => "cgroupstats",
         }
     }
 }

@@ -15,7 +15,7 @@ use metrics_fetcher::sources::cgroup::{Pass, PassSettings};
 use metrics_fetcher::store::Store;
 use oxalyst_cgroups::CgroupPath;
 use oxalyst_cgroups::fixture::{Fixture, Layout, Load};
-use oxalyst_proto::meta::v1::{Pod, PodContainer, PodList};
+use oxalyst_proto::meta::v1::{Pod, PodContainer};
 use oxalyst_proto::metrics::v1::{Aggregation, Quality, QueryRequest, Sample};
 
 const PERIOD: Duration = Duration::from_secs(5);
@@ -136,7 +136,7 @@ fn m17_the_pause_container_is_named_and_not_counted_as_another_pod() {
         containers: vec![app],
         ..Pod::default()
     };
-    world.known = Known::of(&PodList { pods: vec![pod], ..PodList::default() });
+    world.known = Known::of([&pod]);
     world.tick();
     let samples = world.samples("mem.rss.container");
     let names: Vec<_> = samples.iter().map(|s| (s.pod.as_str(), s.container.as_str())).collect();

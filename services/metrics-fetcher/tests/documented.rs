@@ -11,8 +11,8 @@ fn document() -> String {
     let mut text = String::from(
         "# What can be measured\n\nMade of the table in `services/metrics-fetcher/src/catalogue`. A mark means that the source tells it; no mark that it never does\n\
          (`oxctl metrics --list -o wide` says why). H: ten minutes of history are kept.\n\n\
-         | metric | unit | v1 | v2 | proc | malachite v1 | malachite v2 | resctrl | kubelet | H | what | OpenTelemetry |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+         | metric | unit | v1 | v2 | proc | malachite v1 | malachite v2 | cgroupstats | perf | resctrl | kubelet | H | what | OpenTelemetry |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for metric in query::metrics() {
         let tells = |source: &str| metric.availability.iter().any(|a| a.source == source && a.available);
@@ -22,9 +22,19 @@ fn document() -> String {
             source if tells(source) => "x",
             _ => "",
         };
-        let marks = ["cgroup-v1", "cgroup-v2", "proc", "malachite-v1", "malachite-v2", "resctrl", "kubelet"]
-            .map(told)
-            .join(" | ");
+        let marks = [
+            "cgroup-v1",
+            "cgroup-v2",
+            "proc",
+            "malachite-v1",
+            "malachite-v2",
+            "cgroupstats",
+            "perf",
+            "resctrl",
+            "kubelet",
+        ]
+        .map(told)
+        .join(" | ");
         let history = if metric.history { "H" } else { "" };
         text.push_str(&format!(
             "| `{}` | {} | {marks} | {history} | {} | {} |\n",

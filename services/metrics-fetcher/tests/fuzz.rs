@@ -167,3 +167,10 @@ fn names_and_lists() {
         }
     });
 }
+
+#[test]
+fn fuzz_answers_of_netlink() {
+    feed("CGROUPSTATS", |bytes| {
+        let _ = metrics_fetcher::sources::cgroupstats::parse(bytes);
+    });
+}

@@ -1,5 +1,6 @@
 //! Reads that hang: a pipe that nobody writes to blocks whoever opens it, as a stuck device blocks whoever reads it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#![allow(clippy::print_stdout)]
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -151,6 +152,70 @@ async fn m15_a_read_that_hangs_costs_its_file_and_not_the_pass() {
     std::fs::copy(world.stat_of("c0"), &stat).unwrap();
     // Whoever waits for a writer goes on once there is one.
     drop(std::fs::OpenOptions::new().write(true).open(&pipe).unwrap());
+    world.until("c1", RSS, fresh).await;
+    let began = Instant::now();
+    while world.readers() > 1 {
+        assert!(began.elapsed() < DEADLINE, "the thread that came back does not end");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(world.lines("all files can be read"), 1, "{}", world.log());
+}
+
+/// A file system in user space whose process never answers: whoever looks into the folder hangs until it is dropped.
+struct Stuck {
+    folder: PathBuf,
+    device: Option<std::fs::File>,
+}
+
+impl Stuck {
+    fn mount(folder: PathBuf) -> Result<Self, String> {
+        use std::os::fd::AsRawFd as _;
+        std::fs::create_dir_all(&folder).unwrap();
+        let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+        let device = device.map_err(|e| format!("/dev/fuse: {e}"))?;
+        let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let data = std::ffi::CString::new(data).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("stuck", &folder, "fuse", flags, data.as_c_str())
+            .map_err(|e| format!("mount of FUSE: {e}"))?;
+        Ok(Self { folder, device: Some(device) })
+    }
+}
+
+impl Drop for Stuck {
+    fn drop(&mut self) {
+        // Its end answers all that wait.
+        self.device.take();
+        let _ = rustix::mount::unmount(&self.folder, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[tokio::test]
+async fn m15_a_listing_that_hangs_costs_its_thread_and_not_the_pass() {
+    let mut world = World::start();
+    world.until("c0", RSS, fresh).await;
+    // Beside the pods: it is found out to be none of them only by looking into it.
+    let folder = world.dir.path().join("host/sys/fs/cgroup/kubepods/burstable/podstuck");
+    let stuck = match Stuck::mount(folder) {
+        Ok(stuck) => stuck,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let began = Instant::now();
+    while !world.source().await.error.contains("listing") {
+        assert!(began.elapsed() < DEADLINE, "nothing is said of it: {}", world.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let error = world.source().await.error;
+    assert!(error.contains("podstuck") && error.contains("given up"), "{error}");
+    // Whoever is known is read on and on, by one thread more than hangs.
+    let before = world.until("c0", RSS, fresh).await;
+    world.until("c0", RSS, |s| fresh(s) && s.cycle > before.cycle + 20).await;
+    assert_eq!(world.readers(), 2);
+    assert_eq!(world.lines("some files cannot be read"), 1, "{}", world.log());
+
+    // It goes: the thread comes back, and who came meanwhile is found.
+    world.fixture.cgroup(&container("c1")).unwrap();
+    drop(stuck);
     world.until("c1", RSS, fresh).await;
     let began = Instant::now();
     while world.readers() > 1 {

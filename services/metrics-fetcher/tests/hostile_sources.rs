@@ -15,6 +15,7 @@ use metrics_fetcher::names::{Directory, Known};
 use metrics_fetcher::query::{self, Terms};
 use metrics_fetcher::rank::Ranking;
 use metrics_fetcher::sample::{Ages, Cell, Reading};
+use metrics_fetcher::sources::health::Health;
 use metrics_fetcher::sources::http::{Client, Endpoint};
 use metrics_fetcher::sources::{Remote, follow};
 use metrics_fetcher::store::{Snapshot, Source, Store};
@@ -166,6 +167,7 @@ impl World {
             store: Arc::clone(&self.store),
             names: Arc::new(Directory::default()),
             clock: Arc::<SetClock>::clone(&self.clock),
+            health: Health::new(source, AGES, None),
         }
     }
 

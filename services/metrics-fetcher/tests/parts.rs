@@ -18,7 +18,7 @@ use oxalyst_proto::metrics::v1::{Quality, QueryRequest, Sample};
 const AGES: Ages = Ages { max_age: Duration::from_secs(3), expiry: Duration::from_secs(10) };
 
 struct World {
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
     fixture: Fixture,
     clock: ManualClock,
     pass: Pass,
@@ -40,7 +40,7 @@ impl World {
             cgroups: Vec::new(),
         };
         let pass = Pass::new(settings, Arc::new(clock.clone()));
-        Self { _dir: dir, fixture, clock, pass, snapshot: Snapshot::default() }
+        Self { dir, fixture, clock, pass, snapshot: Snapshot::default() }
     }
 
     fn tick(&mut self, seconds: u64) {
@@ -159,6 +159,31 @@ fn a_kernel_without_some_files_misses_what_they_tell_and_nothing_has_failed() {
     assert_eq!((sample.quality(), sample.value), (Quality::Missing, None));
     assert!(sample.reason.contains("no file"), "{}", sample.reason);
     assert_eq!(world.snapshot.pass.failed_files, 0, "{:?}", world.snapshot.pass.failure);
+}
+
+#[test]
+fn huge_pages_are_told_of_every_size_that_the_machine_has_and_of_no_other() {
+    for layout in [Layout::V1, Layout::V2] {
+        let mut world = World::new(layout);
+        let abc = path("kubepods/burstable/pod1/abc");
+        for kib in [64, 2048, 524_288] {
+            let size = format!("sys/kernel/mm/hugepages/hugepages-{kib}kB");
+            std::fs::create_dir_all(world.dir.path().join(size)).unwrap();
+        }
+        let dir = world.fixture.dir(Controller::Hugetlb, &abc);
+        let file = if layout == Layout::V1 { "usage_in_bytes" } else { "current" };
+        for (size, bytes) in [("64KB", 65_536), ("512MB", 1 << 29), ("32MB", 1 << 25)] {
+            std::fs::write(dir.join(format!("hugetlb.{size}.{file}")), format!("{bytes}\n")).unwrap();
+        }
+        world.tick(1);
+        let one = |size: &str| world.all(&format!("mem.hugetlb.{size}.container"))[0].clone();
+        assert_eq!(one("64kb").value, Some(65_536.0), "{layout:?}");
+        assert_eq!(one("512mb").value, Some(f64::from(1 << 29)), "{layout:?}");
+        assert_eq!(one("2mb").value, Some(0.0), "{layout:?}");
+        // There is a file, and sysfs says that there are no such pages: it is not even opened.
+        assert_eq!((one("32mb").value, one("32mb").quality()), (None, Quality::Missing), "{layout:?}");
+        assert_eq!(world.snapshot.pass.failed_files, 0, "{:?}", world.snapshot.pass.failure);
+    }
 }
 
 #[test]

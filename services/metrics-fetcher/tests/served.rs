@@ -370,3 +370,39 @@ async fn an_unreadable_machine_keeps_the_service_up_and_says_what_is_awaited() {
         tokio::time::sleep(POLL).await;
     }
 }
+
+#[tokio::test]
+async fn a_required_source_that_is_away_is_awaited_and_shown_and_the_rest_is_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let (run_dir, host_root) = (dir.path().join("run"), dir.path().join("host"));
+    let fixture = Fixture::create(&host_root, Layout::V2).unwrap();
+    fixture.cgroup(&CgroupPath::new("kubepods/burstable/poduid-1/c1").unwrap()).unwrap();
+    let mut command = command(&run_dir, &host_root);
+    // Nobody listens there.
+    for setting in
+        ["kubelet.endpoint=http://127.0.0.1:1", "kubelet.period_ms=100", "required_sources=[kubelet]"]
+    {
+        command.args(["--set", setting]);
+    }
+    let _process = Process(command.stderr(Stdio::null()).spawn().unwrap());
+    let mut mesh = IntrospectionClient::new(connect(&run_dir, "metrics-fetcher"));
+    let mut client = MetricsClient::new(connect(&run_dir, "metrics-fetcher"));
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < DEADLINE, "it never says what it waits for");
+        let status = mesh.get_status(GetStatusRequest {}).await.map(Response::into_inner);
+        let sources = client.list_sources(ListSourcesRequest {}).await.map(Response::into_inner);
+        if let (Ok(status), Ok(sources)) = (status, sources) {
+            assert!(!status.ready);
+            let alone = status.pending.len() == 1 && status.pending[0].name == "source-kubelet";
+            let shown =
+                sources.sources.iter().any(|s| s.name == "kubelet" && s.required && !s.error.is_empty());
+            if alone && shown && status.pending[0].detail.contains("127.0.0.1:1") {
+                break;
+            }
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    let measured = client.query(of_container("mem.usage.container")).await.unwrap().into_inner();
+    assert!(measured.samples[0].value.is_some(), "{measured:?}");
+}

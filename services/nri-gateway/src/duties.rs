@@ -103,6 +103,7 @@ pub async fn perform(
     metrics: Metrics,
 ) {
     let mut streaming = orm.streaming();
+    let mut recovered = orm.recovered();
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
     let mut waiting: VecDeque<ReleasePodRequest> = VecDeque::new();
     let mut resizes: VecDeque<ResizeContainerRequest> = VecDeque::new();
@@ -123,6 +124,13 @@ pub async fn perform(
             up = streaming.changed() => match up {
                 // An orm that came back has not seen what happened meanwhile.
                 Ok(()) => list_is_due |= *streaming.borrow_and_update(),
+                Err(_) => return,
+            },
+            again = recovered.changed() => match again {
+                Ok(()) => {
+                    backoff.reset();
+                    list_is_due = true;
+                }
                 Err(_) => return,
             },
             () = tokio::time::sleep(delay), if !idle => {}

@@ -35,7 +35,7 @@ use crate::placements::Cpuset;
 use crate::policy;
 use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox,
+    Applied, Born, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox,
     RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized, Resynchronise,
     Roster, Seen, Standing, StopSandbox, ToCheck, ToResize, Wrote,
 };
@@ -150,8 +150,10 @@ impl Plugin for Hooks {
         let (Some(pod), Some(container)) = (request.pod, request.container) else {
             return Err(incomplete("CreateContainer"));
         };
+        let born = Born::of(&container);
         let (sandbox, container) = (translate::sandbox(pod), translate::container(container));
-        self.timed("CreateContainer", self.context.create_container(sandbox, container, self.dialect)).await
+        let created = self.context.create_container(sandbox, (container, born), self.dialect);
+        self.timed("CreateContainer", created).await
     }
 
     async fn update_container(
@@ -240,7 +242,9 @@ impl HooksContext {
 
     async fn synchronise(&self, list: Inventory) -> Result<(Vec<Change>, (usize, usize)), Status> {
         let sandboxes: Vec<_> = list.pods.into_iter().map(translate::sandbox).collect();
-        let containers: Vec<_> = list.containers.into_iter().map(translate::container).collect();
+        let listed = list.containers.into_iter();
+        let containers: Vec<_> =
+            listed.map(|c| (Born::of(&c), c)).map(|(b, c)| (translate::container(c), b)).collect();
         let listed = (sandboxes.len(), containers.len());
         self.ask(Replace { sandboxes, containers }).await?;
         match tokio::time::timeout(RECONCILE_DEADLINE, reconcile(&self.orm, &self.roster, &self.kernel)).await
@@ -304,12 +308,12 @@ impl HooksContext {
     async fn create_container(
         &self,
         sandbox: Sandbox,
-        container: Container,
+        (container, born): (Container, Born),
         dialect: Dialect,
     ) -> Result<CreateContainerResponse, Status> {
         let placements = self.orm.placements();
-        let name = translate::container_name(&container);
-        let decided = placements.load().cpuset_of(&sandbox.pod_uid, name);
+        let name = translate::container_name(&container).to_owned();
+        let decided = placements.load().cpuset_of(&sandbox.pod_uid, &name);
         let (cpuset, by_policy) = match decided {
             Some(cpuset) => (Some(cpuset), false),
             None => self.admit_container(&sandbox, &container).await?,
@@ -323,9 +327,10 @@ impl HooksContext {
                 "the kubelet or another plugin had set other CPUs"
             );
         }
-        let others = self.ask(Others(sandbox.pod_uid.clone())).await?;
+        let others = self.ask(Others { pod_uid: sandbox.pod_uid.clone(), container: name }).await?;
         let adjust = cpuset.as_ref().and_then(|cpuset| translate::adjustment(cpuset, &others, dialect));
-        let create = Create { container, pod_uid: sandbox.pod_uid, cpuset, by_policy };
+        let born = if adjust.is_some() { born.with(&others) } else { born };
+        let create = Create { container, pod_uid: sandbox.pod_uid, cpuset, by_policy, born };
         let others = self.ask(create).await?;
         if !others.is_empty() {
             self.nudge.after(AFTER_REPLY);

@@ -34,6 +34,7 @@ pub struct Orm {
     health: Arc<Health>,
     changed: watch::Sender<u64>,
     streaming: watch::Sender<bool>,
+    recovered: watch::Sender<u64>,
 }
 
 /// Why the orm gave no answer.
@@ -80,6 +81,7 @@ impl Orm {
             health: Arc::default(),
             changed: watch::Sender::new(0),
             streaming: watch::Sender::new(false),
+            recovered: watch::Sender::new(0),
         }
     }
 
@@ -91,6 +93,12 @@ impl Orm {
     /// Ticks at each change of what was decided.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
+    }
+
+    /// Ticks whenever the orm answers again after it was not asked for a while: its stream may have lived through that, and it has
+    /// not heard of what was let in meanwhile.
+    pub fn recovered(&self) -> watch::Receiver<u64> {
+        self.recovered.subscribe()
     }
 
     /// Whether the stream of placements is up.

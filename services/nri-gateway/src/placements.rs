@@ -5,12 +5,16 @@
 //! orm may have come back from an earlier state of its ledger with lower generations: the next snapshot then replaces all
 //! that was heard before the loss.
 
-use std::collections::BTreeMap;
+mod shared_map;
+
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use oxalyst_proto::orm::v1::{AdmitReply, PlacementEvent, PodPlacement, Pool, State, admit_reply};
 
-/// Removed pods that are remembered, so that a late answer does not bring them back.
+use shared_map::SharedMap;
+
+/// Removed pods that are remembered at the least, so that a late answer does not bring them back.
 const REMEMBERED: usize = 1024;
 
 /// When something was decided: the epoch it was heard in, then the ledger's generation.
@@ -29,7 +33,11 @@ pub struct Cpuset {
 #[derive(Clone, Debug, Default)]
 pub struct Placements {
     epoch: u64,
-    pods: BTreeMap<Arc<str>, Known>,
+    pods: SharedMap<Known>,
+    /// Pods that have CPUs of their own, or containers of theirs do.
+    owners: Arc<BTreeSet<Arc<str>>>,
+    /// Removed pods that are remembered.
+    removed: usize,
     pools: Arc<Vec<Pool>>,
     pools_at: At,
     heard: bool,
@@ -74,8 +82,8 @@ impl Placements {
 
     /// Every set of CPUs that is a pod's or a container's own, with the pod's uid.
     pub fn exclusive(&self) -> impl Iterator<Item = (&str, &str)> {
-        let known = self.pods.values().filter_map(|known| known.placement.as_deref());
-        known.flat_map(|pod| pod.exclusive_sets().map(|(cpus, _)| (pod.pod_uid.as_str(), cpus)))
+        let owners = self.owners.iter().filter_map(|uid| self.pod(uid));
+        owners.flat_map(|pod| pod.exclusive_sets().map(|(cpus, _)| (pod.pod_uid.as_str(), cpus)))
     }
 
     /// The share pool, where it has CPUs: the place of a container of which nothing is known.
@@ -141,7 +149,8 @@ impl Placements {
     fn with_everything(&self, generation: u64, pods: Vec<PodPlacement>, pools: Vec<Pool>) -> Self {
         let at = (self.epoch, generation);
         let mut next = self.clone();
-        next.pods.retain(|_, known| known.at > at);
+        next.pods.retain(|known| known.at > at);
+        next.count_anew();
         let mut next = next.with_some(generation, pods, pools);
         next.heard = true;
         next
@@ -168,22 +177,49 @@ impl Placements {
 
     fn put(&mut self, uid: &str, generation: u64, placement: Option<Arc<PodPlacement>>) {
         let at = (self.epoch, generation);
-        if self.pods.get(uid).is_none_or(|known| known.at <= at) {
-            self.pods.insert(uid.into(), Known { at, placement });
+        let before = self.pods.get(uid);
+        if before.is_some_and(|known| known.at > at) {
+            return;
         }
+        self.removed -= usize::from(before.is_some_and(|known| known.placement.is_none()));
+        self.removed += usize::from(placement.is_none());
+        let owns = placement.as_ref().is_some_and(|pod| owns(pod));
+        if owns != self.owners.contains(uid) {
+            let owners = Arc::make_mut(&mut self.owners);
+            if owns {
+                owners.insert(uid.into())
+            } else {
+                owners.remove(uid)
+            };
+        }
+        self.pods.insert(uid, Known { at, placement });
     }
 
-    /// Forgets the oldest removals beyond what is remembered.
+    /// What is said of all pods together, from what is said of each.
+    fn count_anew(&mut self) {
+        let placed = |known: &Known| known.placement.clone();
+        let owners = self.pods.iter().filter(|(_, known)| placed(known).is_some_and(|pod| owns(&pod)));
+        self.owners = Arc::new(owners.map(|(uid, _)| Arc::clone(uid)).collect());
+        self.removed = self.pods.iter().filter(|(_, known)| known.placement.is_none()).count();
+    }
+
+    /// Forgets the oldest removals once twice as many are there as are remembered.
     fn forget_some(&mut self) {
-        let mut gone: Vec<_> =
-            self.pods.iter().filter(|(_, k)| k.placement.is_none()).map(|(u, k)| (k.at, u.clone())).collect();
-        if gone.len() > REMEMBERED {
-            gone.sort();
-            for (_, uid) in gone.iter().take(gone.len() - REMEMBERED) {
-                self.pods.remove(uid);
-            }
+        if self.removed < 2 * REMEMBERED {
+            return;
+        }
+        let gone = self.pods.iter().filter(|(_, known)| known.placement.is_none());
+        let mut gone: Vec<_> = gone.map(|(uid, known)| (known.at, Arc::clone(uid))).collect();
+        gone.sort();
+        for (_, uid) in gone.iter().take(gone.len().saturating_sub(REMEMBERED)) {
+            self.pods.remove(uid);
+            self.removed -= 1;
         }
     }
+}
+
+fn owns(pod: &PodPlacement) -> bool {
+    pod.exclusive_sets().next().is_some()
 }
 
 #[cfg(test)]
@@ -309,11 +345,24 @@ mod tests {
     #[test]
     fn removals_are_remembered_up_to_a_bound() {
         let mut p = Placements::default();
-        for n in 0..(REMEMBERED as u64 + 50) {
+        let last = 2 * REMEMBERED as u64 + 50;
+        for n in 0..last {
             p = p.with_event(event(n, vec![], &[&n.to_string()]));
+            assert!(p.pods.iter().count() < 2 * REMEMBERED && p.removed == p.pods.iter().count());
         }
-        assert_eq!(p.pods.len(), REMEMBERED);
-        assert!(!p.pods.contains_key("0"));
+        assert!(p.pods.get("0").is_none() && p.pods.get(&(last - REMEMBERED as u64).to_string()).is_some());
+    }
+
+    #[test]
+    fn who_has_cpus_of_its_own_is_known_however_it_was_told() {
+        let own = |uid: &str| PodPlacement { exclusive: true, ..placed(uid, "1") };
+        let owners = |p: &Placements| p.exclusive().map(|(uid, _)| uid.to_owned()).collect::<Vec<_>>();
+        let p = Placements::default().with_event(snapshot(1, vec![own("a"), placed("b", "0")]));
+        assert_eq!(owners(&p), ["a"]);
+        let p = p.with_reply(&reply(2, own("c"))).with_event(event(3, vec![placed("a", "0")], &["b"]));
+        assert_eq!(owners(&p), ["c"]);
+        assert_eq!(owners(&p.with_event(event(4, vec![], &["c"]))), [""; 0]);
+        assert_eq!(owners(&p.after_loss().with_event(snapshot(1, vec![own("b")]))), ["b"]);
     }
 
     proptest! {

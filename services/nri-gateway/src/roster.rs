@@ -1,6 +1,7 @@
 //! The one owner of what the runtime runs, what was applied to it and what the kernel said of it.
 
 mod actor;
+mod born;
 mod claims;
 mod contest;
 mod entry;
@@ -8,7 +9,7 @@ mod found;
 mod lodging;
 mod resize;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,7 @@ pub use actor::{
     Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized,
     Resynchronise, SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Wrote,
 };
+pub use born::Born;
 pub use claims::{Claims, Idle};
 use entry::Entry;
 pub use entry::{Phase, Seen};
@@ -89,10 +91,15 @@ impl Roster {
         Self { sandboxes: BTreeMap::new(), containers: BTreeMap::new(), placements, feed, metrics, rules }
     }
 
-    /// What the containers of a pod are to have beside CPUs and memory nodes.
-    fn others(&self, uid: &str) -> Wish {
+    /// What a container that is being created is to have beside CPUs and memory nodes.
+    fn others(&self, uid: &str, container: &str) -> Wish {
         let placements = self.placements.load();
-        placements.pod(uid).map(|pod| others(pod, self.rules.idle).0).unwrap_or_default()
+        let told = placements.pod(uid).map(|pod| others(pod, container, self.rules.idle));
+        let (wish, unusable) = told.unwrap_or_default();
+        for fault in unusable {
+            tracing::warn!(uid, container, "{fault}: the container is created without it");
+        }
+        wish
     }
 
     /// These parts of what a container is to have cannot be put into effect.
@@ -124,7 +131,7 @@ impl Roster {
     }
 
     /// The runtime told its whole list. What was known of containers that are still there is kept.
-    fn replace(&mut self, sandboxes: Vec<Sandbox>, containers: Vec<Container>) {
+    fn replace(&mut self, sandboxes: Vec<Sandbox>, containers: Vec<(Container, Born)>) {
         let mut known = std::mem::take(&mut self.sandboxes);
         for sandbox in sandboxes {
             let before = known.remove(&sandbox.sandbox_id);
@@ -132,11 +139,13 @@ impl Roster {
             self.sandboxes.insert(id, Lodging::listed(sandbox, before));
         }
         let mut known = std::mem::take(&mut self.containers);
-        for container in containers {
+        for (container, born) in containers {
             let id = container.container_id.clone();
             let before = known.remove(&id);
             let uid = self.uid_of(&container.sandbox_id);
-            self.containers.insert(id, Entry::listed(container, uid, before));
+            let mut entry = Entry::listed(container, uid, before);
+            entry.born = born.and(std::mem::take(&mut entry.born));
+            self.containers.insert(id, entry);
         }
         self.feed.resnapshot();
     }
@@ -203,6 +212,7 @@ impl Roster {
         uid: String,
         cpuset: Option<Cpuset>,
         policy: bool,
+        born: Born,
     ) -> Vec<Change> {
         if cpuset.is_none() {
             self.metrics.unpinned_starts.inc();
@@ -212,7 +222,7 @@ impl Roster {
             lodging.got_container(policy);
         }
         let id = container.container_id.clone();
-        self.containers.insert(id.clone(), Entry::created(container, uid, cpuset, policy));
+        self.containers.insert(id.clone(), Entry::created(container, uid, cpuset, policy, born));
         self.make_room(&id)
     }
 
@@ -289,12 +299,19 @@ impl Roster {
         let waiting = self.waiting(&placements);
         let mut due = Due::default();
         for (id, entry) in &mut self.containers {
+            let is_looked_at = entry.phase == Phase::Running && (everything || entry.unseen);
+            if !is_looked_at && entry.stands(&placements) {
+                continue;
+            }
             let wanted = entry.target(&placements, &waiting);
             let differs = wanted.as_ref().map(|w| difference(entry.applied.as_ref(), w)).unwrap_or_default();
+            let running = entry.phase == Phase::Running;
+            let wishes = running && entry.is_to_be_looked_at(&placements, self.rules.idle);
+            let news = wishes || entry.is_newly_placed(&placements);
             match entry.phase {
                 // Whoever keeps changing it is not fought, but mended when everything is.
                 Phase::Running if !everything && entry.contest.waits(wanted.as_ref()) => {}
-                Phase::Running if everything || entry.unseen || differs.cpus || differs.mems => {
+                Phase::Running if everything || entry.unseen || news || differs.cpus || differs.mems => {
                     due.checks.push(entry.check(&placements, &waiting, self.rules.idle));
                 }
                 // It has no cgroup yet: the runtime's own notes are changed, and its start is checked.
@@ -403,19 +420,21 @@ impl Roster {
 
     /// CPUs that were decided for pods of which no container is there yet: nobody has to leave them before one comes.
     fn waiting(&self, placements: &Placements) -> CpuSet {
-        let mut waiting = CpuSet::default();
-        let mut housed: Option<BTreeSet<&str>> = None;
+        let mut bare: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (uid, own) in placements.exclusive() {
-            let housed = housed.get_or_insert_with(|| {
-                self.containers.values().filter(|e| e.runs_or_will()).map(|e| e.pod_uid.as_str()).collect()
-            });
-            if !housed.contains(uid)
-                && let Ok(cpus) = own.parse::<CpuSet>()
-            {
-                waiting |= &cpus;
-            }
+            bare.entry(uid).or_default().push(own);
         }
-        waiting
+        for entry in self.containers.values().filter(|entry| entry.runs_or_will()) {
+            if bare.is_empty() {
+                break;
+            }
+            bare.remove(entry.pod_uid.as_str());
+        }
+        let sets = bare.into_values().flatten().filter_map(|own| own.parse::<CpuSet>().ok());
+        sets.fold(CpuSet::default(), |mut waiting, cpus| {
+            waiting |= &cpus;
+            waiting
+        })
     }
 
     fn uid_of(&self, sandbox_id: &str) -> String {

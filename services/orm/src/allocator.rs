@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use actix::{Addr, Message};
 use futures::Stream;
-use oxalyst_planner::plan::Flag;
+use oxalyst_planner::plan::{Flag, Reason};
 use oxalyst_planner::pods::PodRequest;
 use oxalyst_planner::topology_manager::Scope;
 use oxalyst_proto::orm::v1::allocator_server::Allocator;
@@ -18,17 +18,18 @@ use oxalyst_proto::orm::v1::{
 };
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use oxalyst_qos::QosLevel;
+use tokio::time::{Instant, timeout_at};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::BroadcastStream;
 use tonic::{Request, Response, Status};
 
 use crate::allocations::{
-    Admit, Allocations, GetState, GetTopology, IsHeld, Occasion, Reconcile, Release, ResizeContainer,
-    SpecTold, SpecsTold, Subscribe,
+    Admit, Allocations, AskConcern, GetState, GetTopology, IsHeld, Occasion, Reconcile, RefuseResize,
+    Release, ResizeContainer, SpecTold, SpecsTold, Subscribe,
 };
-use crate::plugins::{Admission, Ask, Plugins, asks};
+use crate::plugins::{Admission, Ask, Plugins, Resizing, asks};
 use crate::resize::Told;
-use crate::specs::{PodSpec, Reader, SpecChange, SpecFault};
+use crate::specs::{PodSpec, Reader, ResourceNames, SpecChange, SpecFault};
 use crate::{clock, wire};
 
 /// No answer of the actor takes longer, unless the disk hangs.
@@ -68,7 +69,7 @@ impl Face {
         let mut pod = self.reader.request(spec, "", now_unix_ms)?;
         let knows =
             |resource: &str| self.plugins.as_ref().is_some_and(|(plugins, _)| plugins.knows(resource));
-        if asks(spec, self.reader.names(), knows).is_ok_and(|asks| !asks.is_empty()) {
+        if takes_part(&pod) && asks(spec, self.reader.names(), knows).is_ok_and(|asks| !asks.is_empty()) {
             pod.flags.insert(Flag::PluginsUnasked);
         }
         Ok(pod)
@@ -78,7 +79,7 @@ impl Face {
     async fn asked_of_plugins(&self, admit: &Admit) -> Option<(Arc<PodSpec>, Vec<Ask>)> {
         let (plugins, _) = self.plugins.as_ref().filter(|(plugins, _)| !plugins.is_empty())?;
         let pod = admit.spec.as_ref().and_then(|spec| spec.as_ref().ok())?;
-        if pod.node_agent && matches!(pod.qos, QosLevel::Shared | QosLevel::Reclaimed) {
+        if !takes_part(pod) {
             return None;
         }
         let spec = self.reader.specs().get(&pod.uid)?;
@@ -125,6 +126,49 @@ impl Face {
         });
         // Where the allocator is not there yet, or stops, nothing is lost: pods that start bring their specs.
         let _ = self.ask(SpecsTold(told.collect())).await;
+        if let Some((plugins, _)) = &self.plugins {
+            plugins.due.notify_one();
+        }
+    }
+
+    /// The pod's spec, where it is known.
+    pub(crate) fn spec_of(&self, uid: &str) -> Option<Arc<PodSpec>> {
+        self.reader.specs().get(uid)
+    }
+
+    /// Under which names resources are asked for.
+    pub(crate) fn names(&self) -> &ResourceNames {
+        self.reader.names()
+    }
+
+    /// Whether plugins are asked for a pod of this spec at all.
+    pub(crate) fn is_asked_for(&self, spec: &PodSpec) -> bool {
+        self.reader.request(spec, "", 0).is_ok_and(|pod| takes_part(&pod))
+    }
+
+    /// As [`Face::ask`] for a resize of which plugins have to be told; `None`: they need not be.
+    async fn resize_with_plugins(
+        &self,
+        told: &Told,
+        deadline_unix_ms: i64,
+        occasion: &Occasion,
+    ) -> Result<Option<AdmitReply>, Status> {
+        let Some((plugins, _)) = self.plugins.as_ref().filter(|(plugins, _)| !plugins.is_empty()) else {
+            return Ok(None);
+        };
+        let ask = || self.ask(AskConcern { told: told.clone() });
+        let Some(concern) = ask().await? else { return Ok(None) };
+        let end = Instant::now() + plugins.deadline;
+        let Ok(_claim) = timeout_at(end, plugins.claims.claim(&told.uid)).await else {
+            let message = "another call works for this pod: it has not come to its end in time".to_owned();
+            let (resize, reason) = (concern.resize, Reason::Unavailable);
+            let refuse = RefuseResize { resize, reason, message, occasion: occasion.clone() };
+            return self.ask(refuse).await.map(Some);
+        };
+        // Whoever worked for it may have changed it.
+        let Some(concern) = ask().await? else { return Ok(None) };
+        let resizing = Resizing { face: self, plugins, concern, deadline_unix_ms };
+        resizing.decide(occasion.clone(), end).await.map(Some)
     }
 
     /// What the spec of the sandbox's pod asks for, where it is known.
@@ -193,6 +237,9 @@ impl Allocator for Face {
         let told = Told::from(&request);
         let ResizeContainerRequest { deadline_unix_ms, trace_id, .. } = request;
         let occasion = Occasion::traced(trace_id);
+        if let Some(reply) = self.resize_with_plugins(&told, deadline_unix_ms, &occasion).await? {
+            return Ok(Response::new(reply));
+        }
         self.ask(ResizeContainer { told, deadline_unix_ms, occasion }).await.map(Response::new)
     }
 
@@ -251,13 +298,19 @@ impl Allocator for Face {
         Ok(Response::new(Box::pin(until_error(first.chain(rest)))))
     }
 
-    async fn get_state(&self, _: Request<GetStateRequest>) -> Result<Response<State>, Status> {
-        self.ask(GetState).await.map(Response::new)
+    async fn get_state(&self, request: Request<GetStateRequest>) -> Result<Response<State>, Status> {
+        let GetStateRequest { exclusive_only } = request.into_inner();
+        self.ask(GetState { exclusive_only }).await.map(Response::new)
     }
 
     async fn get_topology(&self, _: Request<GetTopologyRequest>) -> Result<Response<Topology>, Status> {
         self.ask(GetTopology).await.map(Response::new)
     }
+}
+
+/// Node agents ask nothing of plugins.
+fn takes_part(pod: &PodRequest) -> bool {
+    !(pod.node_agent && matches!(pod.qos, QosLevel::Shared | QosLevel::Reclaimed))
 }
 
 fn named(sandbox: Option<Sandbox>) -> Result<Sandbox, Status> {

@@ -168,9 +168,37 @@ pub fn by_spec(pod: &Pod, before: Option<&PodRequest>, now: &PodRequest) -> Vec<
     differing.collect()
 }
 
+/// Containers whose spec asks for other huge pages than they were admitted with: they keep those, since Kubernetes sets huge pages
+/// aside when a container starts and has no way to change them later. Told once for each change of the spec.
+pub fn fixed_by_spec(pod: &Pod, before: Option<&PodRequest>, now: &PodRequest) -> Vec<Refusal> {
+    let in_words = |asked: &Asked| {
+        let amounts = asked.huge_pages.iter().map(|(size, bytes)| format!("{bytes} of hugepages-{size}"));
+        let amounts: Vec<_> = amounts.collect();
+        if amounts.is_empty() { "no huge pages".to_owned() } else { amounts.join(", ") }
+    };
+    let differing = now.containers.iter().filter_map(|asked| {
+        let known = pod.container(&asked.name).filter(|known| known.huge_pages != asked.huge_pages)?;
+        let told = before.and_then(|before| before.containers.iter().find(|b| b.name == asked.name));
+        told.is_none_or(|told| told.huge_pages != asked.huge_pages).then(|| Refusal {
+            reason: Reason::Unsupported,
+            rule: Rule::RunningStays,
+            message: format!(
+                "container {} of pod {} has {} for as long as it runs, and its spec asks for {}: make the pod anew",
+                asked.name,
+                pod.full_name(),
+                in_words(known),
+                in_words(asked)
+            ),
+            asked: asked.cpu,
+            free: Vec::new(),
+        })
+    });
+    differing.collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use oxalyst_planner::plan::{DecidedBy, RequestSource};
     use oxalyst_planner::pods::{self, Role};
@@ -181,7 +209,14 @@ mod tests {
 
     fn asked(name: &str, milli: u64) -> Asked {
         let cpu = Some(MilliCpu(milli));
-        Asked { name: name.into(), role: Role::App, cpu, limit: cpu, memory: Some(Bytes(1 << 20)) }
+        Asked {
+            name: name.into(),
+            role: Role::App,
+            cpu,
+            limit: cpu,
+            memory: Some(Bytes(1 << 20)),
+            huge_pages: BTreeMap::new(),
+        }
     }
 
     fn pod(served: QosLevel, containers: Vec<Asked>) -> Pod {
@@ -320,6 +355,23 @@ mod tests {
         let resizes = by_spec(&pod, Some(&new), &newer);
         assert_eq!(resizes.len(), 1);
         assert_eq!((resizes[0].container.as_str(), resizes[0].cpu), ("a", Some(MilliCpu(3000))));
+    }
+
+    #[test]
+    fn other_huge_pages_in_a_spec_change_nothing_and_are_told_once() {
+        let with = |bytes: u64| {
+            let huge_pages = BTreeMap::from([(Bytes(2 << 20), Bytes(bytes << 20))]);
+            Asked { huge_pages, ..asked("a", 2000) }
+        };
+        let pod = pod(QosLevel::Dedicated, vec![with(4)]);
+        let (old, new) = (spec(vec![with(4)]), spec(vec![with(8)]));
+        assert_eq!(by_spec(&pod, Some(&old), &new), []);
+        let told = fixed_by_spec(&pod, Some(&old), &new);
+        assert_eq!((told.len(), told[0].reason), (1, Reason::Unsupported));
+        let words = ["container a", "4Mi of hugepages-2Mi", "8Mi of hugepages-2Mi"];
+        assert!(words.iter().all(|words| told[0].message.contains(words)), "{}", told[0].message);
+        assert_eq!(fixed_by_spec(&pod, Some(&new), &new), [], "it has been told");
+        assert_eq!(fixed_by_spec(&pod, None, &old), []);
     }
 
     #[test]

@@ -128,6 +128,7 @@ pub fn placements<'u>(
 fn pod_placement(pod: &Pod, placed: &PodPlacement) -> orm::PodPlacement {
     let main = placed.containers.iter().find(|container| container.name == pod.main);
     let main = main.or(placed.containers.first());
+    let properties = properties(pod);
     orm::PodPlacement {
         pod_uid: placed.uid.clone(),
         sandbox_id: pod.sandbox_id.clone(),
@@ -150,20 +151,29 @@ fn pod_placement(pod: &Pod, placed: &PodPlacement) -> orm::PodPlacement {
             .iter()
             .flat_map(|(name, all)| all.iter().filter_map(|own| given(name, own)))
             .collect(),
-        oci_properties: properties(pod),
+        oci_properties: match (&pod.containers[..], &properties[..]) {
+            ([_], [own]) => own.oci_properties.clone(),
+            _ => BTreeMap::new(),
+        },
+        properties,
     }
 }
 
-/// What plugins gave a pod to be applied, by the names of the gateway's table. That table's properties are every container's of the
-/// pod, so of a pod with several containers they are told and not applied. So is what came in company of what was asked for, and
-/// CPUs and memory nodes are nobody's to decide but this service's.
-fn properties(pod: &Pod) -> BTreeMap<String, String> {
-    let ([_], Some((name, all))) = (&pod.containers[..], pod.given.first_key_value()) else {
-        return BTreeMap::new();
+/// What plugins gave the containers of a pod to be applied, by the names of the gateway's table.
+fn properties(pod: &Pod) -> Vec<orm::ContainerProperties> {
+    let of = |(container, all): (&String, &Vec<PluginAllocation>)| orm::ContainerProperties {
+        container: container.clone(),
+        oci_properties: properties_of(container, all),
     };
+    pod.given.iter().map(of).filter(|own| !own.oci_properties.is_empty()).collect()
+}
+
+/// What came in company of what was asked for is told and not applied; CPUs and memory nodes are nobody's to decide but this
+/// service's.
+fn properties_of(container: &str, all: &[PluginAllocation]) -> BTreeMap<String, String> {
     let asked_for = all.iter().filter(|own| own.resource == own.plugin);
     let mut properties = BTreeMap::new();
-    for given in asked_for.filter_map(|own| given(name, own)) {
+    for given in asked_for.filter_map(|own| given(container, own)) {
         properties.extend(given.envs.into_iter().map(|(name, value)| (format!("Env/{name}"), value)));
         let annotations = given.annotations.into_iter();
         properties.extend(annotations.map(|(name, value)| (format!("Annotations/{name}"), value)));
@@ -257,6 +267,7 @@ pub fn topology(machine: &Machine) -> orm::Topology {
                 cpus: node.cpus.to_string(),
                 memory_bytes: node.memory.map_or(0, |bytes| bytes.0),
                 distances: node.distances.clone(),
+                huge_pages: node.huge_pages.iter().map(|(size, bytes)| (size.0, bytes.0)).collect(),
             })
             .collect(),
         offline: machine.offline().to_string(),

@@ -187,7 +187,7 @@ async fn o9_remove_pod_is_told_to_all_plugins_again_each_period_until_all_have_h
     let nic = Plugin::new("vendor.io/nic", &[(&[0], true)]);
     nic.now(|nic| nic.remove_fails = Some(Status::internal("busy")));
     let both = spec("s", SHARED, 500, &[(GPU, 1), ("vendor.io/nic", 1)]);
-    let (host, _specs, mut orm, _serving) = node(&gpu, &[], &[both]).await;
+    let (host, specs, mut orm, _serving) = node(&gpu, &[], &[both]).await;
     let _nic = nic.found(&host);
     fact(&mut orm, "plugins", |known| known.contains("nic")).await;
     assert_eq!(placed(&orm.admit(&sandbox("s", SHARED, Some(512))).await).plugins.len(), 2);
@@ -199,15 +199,36 @@ async fn o9_remove_pod_is_told_to_all_plugins_again_each_period_until_all_have_h
     let before = gpu.now(|gpu| gpu.removed.len());
     until("after a restart", async || (gpu.now(|gpu| gpu.removed.len()) > before).then_some(())).await;
     nic.now(|nic| nic.remove_fails = None);
-    let heard = nic.now(|nic| nic.removed.len());
-    until("heard", async || (nic.now(|nic| nic.removed.len()) > heard).then_some(())).await;
-    let generation = until("settled", async || {
-        let first = orm.state().await.generation;
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        (orm.state().await.generation == first).then_some(first)
+    // Once both have heard it they are told of others only, by this process and by the next one.
+    let next = spec("next", SHARED, 500, &[(GPU, 1), ("vendor.io/nic", 1)]);
+    specs.tell(&mut orm, std::slice::from_ref(&next)).await;
+    until("both have heard it", async || {
+        told_of_s_until_next(&mut orm, &gpu, &nic).await.eq(&0).then_some(())
     })
     .await;
-    assert!(generation > 0);
+    drop(orm);
+    let mut orm = host.start(&PATIENT).await;
+    fact(&mut orm, "plugins", |known| known.split(", ").count() == 2 && !known.contains('(')).await;
+    specs.tell(&mut orm, &[next]).await;
+    assert_eq!(told_of_s_until_next(&mut orm, &gpu, &nic).await, 0);
+}
+
+/// How often the two are told of pod `s` until they have been told of another one that ends now.
+async fn told_of_s_until_next(orm: &mut Orm, gpu: &Plugin, nic: &Plugin) -> usize {
+    for plugin in [gpu, nic] {
+        plugin.now(|plugin| plugin.removed.clear());
+    }
+    // A sandbox that has ended is not admitted again.
+    let generation = orm.state().await.generation;
+    let next = Sandbox { sandbox_id: format!("next-{generation}"), ..sandbox("next", SHARED, Some(512)) };
+    placed(&orm.admit(&next).await);
+    assert!(orm.release("next", &next.sandbox_id).await);
+    let told = |uid: &str| {
+        [gpu, nic]
+            .map(|plugin| plugin.now(|plugin| plugin.removed.iter().filter(|told| *told == uid).count()))
+    };
+    until("they are told of the next one", async || (!told("next").contains(&0)).then_some(())).await;
+    told("s").iter().sum()
 }
 
 #[tokio::test]
@@ -246,6 +267,8 @@ async fn o13_what_accompanies_a_resource_is_kept_and_told_and_is_not_the_pods_me
     let before = placed(&orm.admit(&sandbox("s", SHARED, Some(512))).await).clone();
     let company = before.plugins.iter().find(|given| given.resource != GPU).unwrap();
     assert_eq!((company.plugin.as_str(), company.oci_property_name.as_str()), (GPU, "MemoryLimitInBytes"));
+    let applied: Vec<&String> = before.properties.iter().flat_map(|own| own.oci_properties.keys()).collect();
+    assert_eq!(applied, ["Env/VISIBLE"], "what is applied is what was asked for");
     assert!(!before.oci_properties.contains_key("MemoryLimitInBytes"), "{:?}", before.oci_properties);
     drop(orm);
     let mut orm = host.start(&PATIENT).await;
@@ -359,22 +382,4 @@ async fn a_plugin_that_dies_between_its_hints_and_giving_refuses_the_pod_and_hea
     until("it hears of the pod", async || gpu.now(|gpu| gpu.removed == ["d"]).then_some(())).await;
     fact(&mut orm, "plugins", |known| known == GPU).await;
     assert_eq!(placed(&orm.admit(&dying).await).plugins.len(), 1);
-}
-
-#[tokio::test]
-async fn a_pod_that_is_decided_before_its_spec_is_known_says_that_plugins_were_not_asked() {
-    let gpu = Plugin::new(GPU, &[(&[1], true)]);
-    let (_host, specs, mut orm, _serving) = node(&gpu, &[], &[]).await;
-    for uid in ["asks", "plain"] {
-        let reply = orm.admit(&sandbox(uid, SHARED, Some(512))).await;
-        assert_eq!(placed(&reply).flags, ["plugins-unasked"]);
-    }
-    specs.tell(&mut orm, &[spec("asks", SHARED, 500, &[(GPU, 1)]), spec("plain", SHARED, 500, &[])]).await;
-    until("it is known to ask nothing of plugins", async || {
-        pod(&mut orm, "plain").await.filter(|pod| pod.flags.is_empty())
-    })
-    .await;
-    let asks = pod(&mut orm, "asks").await.unwrap();
-    assert_eq!((asks.flags.as_slice(), asks.plugins.len()), (&["plugins-unasked".to_owned()][..], 0));
-    assert_eq!(asks.request_source, "pod-spec");
 }

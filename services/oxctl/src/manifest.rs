@@ -251,6 +251,21 @@ impl ContainerSpec {
         Ok(read.filter(|bytes| bytes.0 > 0))
     }
 
+    /// Kubernetes has requests and limits of huge pages equal.
+    fn huge_pages(&self) -> Result<BTreeMap<Bytes, Bytes>, ManifestError> {
+        let mut pages = BTreeMap::new();
+        let resources = self.resources.iter();
+        let told = resources.flat_map(|own| [own.limits.as_ref(), own.requests.as_ref()]).flatten().flatten();
+        for (name, amount) in told {
+            let Some(size) = name.strip_prefix("hugepages-") else { continue };
+            let size = quantity::memory(size).map_err(|source| self.wrong(source))?;
+            if let Some(bytes) = self.memory(Some(amount))? {
+                pages.insert(size, bytes);
+            }
+        }
+        Ok(pages)
+    }
+
     fn wrong(&self, source: QuantityError) -> ManifestError {
         ManifestError::Quantity { container: self.name.clone(), source }
     }
@@ -262,6 +277,7 @@ impl ContainerSpec {
             cpu: self.cpu(self.request("cpu"))?,
             limit: self.cpu(self.limit("cpu"))?,
             memory: self.memory(self.request("memory"))?,
+            huge_pages: self.huge_pages()?,
         })
     }
 }

@@ -74,7 +74,7 @@ impl Peers {
     pub(crate) async fn state(&self) -> Result<State, PeerError> {
         let client = AllocatorClient::new(self.channel("orm"));
         let mut client = client.max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
-        self.answer("orm", "GetState", client.get_state(request(GetStateRequest {}))).await
+        self.answer("orm", "GetState", client.get_state(request(GetStateRequest::default()))).await
     }
 
     pub(crate) async fn topology(&self) -> Result<Topology, PeerError> {

@@ -6,7 +6,7 @@ use oxalyst_kube_types::{
     Allocation, Attribute, CustomNodeResource, CustomNodeResourceSpec, CustomNodeResourceStatus,
     NodeResourceProperty, Quantity, ResourceList, Resources, TopologyPolicy, TopologyZone, ZoneType,
 };
-use oxalyst_proto::meta::v1::{Node, Pod};
+use oxalyst_proto::meta::v1::{Node, Pod, PodList};
 use oxalyst_proto::orm::v1::{NumaNode, State, Topology};
 use oxalyst_topology::{CpuSet, IdKind, IdSet, NumaMask, ParseSetError};
 
@@ -113,6 +113,18 @@ pub fn build(
 /// so the larger of the two counts; restartable ones stay.
 pub fn memory_requests(pods: &[Pod]) -> MemoryRequests {
     pods.iter().filter_map(|pod| Some((pod.uid.clone(), memory_request(pod)?))).collect()
+}
+
+/// Takes up a list of pods, whole or of what differs; gives whether it says anything new.
+pub fn take_up_memory(memory: &mut MemoryRequests, list: &PodList) -> bool {
+    let told = memory_requests(&list.pods);
+    if !list.changes_only {
+        return std::mem::replace(memory, told) != *memory;
+    }
+    let silent = list.pods.iter().map(|pod| &pod.uid).filter(|uid| !told.contains_key(*uid));
+    let gone = list.removed_pod_uids.iter().chain(silent);
+    let removes = gone.filter(|uid| memory.remove(*uid).is_some()).count() > 0;
+    told.into_iter().fold(removes, |new, (uid, bytes)| (memory.insert(uid, bytes) != Some(bytes)) || new)
 }
 
 /// Whether `published`, as it was read back, still says all that `desired` says. Others' fields do not matter.

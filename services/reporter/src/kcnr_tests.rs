@@ -16,6 +16,7 @@ fn topology() -> Topology {
         cpus: cpus.into(),
         memory_bytes: 8 << 30,
         distances: distances.into(),
+        huge_pages: Default::default(),
     };
     Topology {
         cpus: Vec::new(),
@@ -137,6 +138,33 @@ fn memory_is_summed_only_where_every_container_tells() {
     ];
     let expected = BTreeMap::from([("sum".to_owned(), 3), ("init".to_owned(), 9)]);
     assert_eq!(memory_requests(&pods), expected);
+}
+
+#[test]
+fn memory_follows_a_list_of_what_differs() {
+    let app = |uid: &str, bytes: Option<u64>| Pod {
+        uid: uid.into(),
+        containers: vec![PodContainer {
+            r#type: "app".into(),
+            request_memory_bytes: bytes,
+            ..PodContainer::default()
+        }],
+        ..Pod::default()
+    };
+    let whole =
+        PodList { pods: vec![app("a", Some(1)), app("b", Some(2)), app("c", Some(3))], ..PodList::default() };
+    let mut memory = MemoryRequests::new();
+    assert!(take_up_memory(&mut memory, &whole));
+    assert!(!take_up_memory(&mut memory, &whole));
+    let differs = PodList {
+        pods: vec![app("b", Some(7)), app("c", None)],
+        changes_only: true,
+        removed_pod_uids: vec!["a".into()],
+        ..PodList::default()
+    };
+    assert!(take_up_memory(&mut memory, &differs));
+    assert_eq!(memory, BTreeMap::from([("b".to_owned(), 7)]));
+    assert!(!take_up_memory(&mut memory, &differs), "heard again, it says nothing new");
 }
 
 #[test]

@@ -8,10 +8,10 @@ use actix::Addr;
 use oxalyst_backoff::Backoff;
 use oxalyst_mesh::{Condition, MESSAGE_LIMIT, Mesh, connect};
 use oxalyst_proto::meta::v1::meta_client::MetaClient;
-use oxalyst_proto::meta::v1::{GetNodeRequest, ListPodsRequest, Node, WatchPodsRequest};
+use oxalyst_proto::meta::v1::{GetNodeRequest, Node, PodList, WatchPodsRequest};
 use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
 use oxalyst_proto::orm::v1::{GetStateRequest, GetTopologyRequest, State, Topology, WatchPlacementsRequest};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
@@ -22,7 +22,8 @@ use crate::publisher::{Desired, Publisher};
 
 /// How long a peer of the mesh may take to answer.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// What changes within this time is asked for together.
+/// What changes within this time is asked for together. The next question waits for as long as the next publication has to: until
+/// then its answer would only grow old.
 const COALESCE: Duration = Duration::from_millis(20);
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -33,7 +34,8 @@ struct Observer {
     meta: MetaClient<Channel>,
     node_name: Option<String>,
     node: Option<Node>,
-    memory: MemoryRequests,
+    /// `None`: the meta-server has not told any pods yet.
+    memory: watch::Receiver<Option<MemoryRequests>>,
     orm_answers: Peer,
     meta_answers: Peer,
     builds: Peer,
@@ -52,16 +54,33 @@ pub(crate) async fn run(mesh: Mesh, settings: Settings, publisher: Addr<Publishe
     let meta =
         MetaClient::new(connect(&mesh.run_dir, "meta-server")).max_decoding_message_size(MESSAGE_LIMIT);
     let changed = Arc::new(Notify::new());
-    let placements = orm.clone();
-    actix::spawn(follow(changed.clone(), move || {
-        let mut orm = placements.clone();
-        async move { orm.watch_placements(WatchPlacementsRequest {}).await }
-    }));
-    let pods = meta.clone();
-    actix::spawn(follow(changed.clone(), move || {
-        let mut meta = pods.clone();
-        async move { meta.watch_pods(WatchPodsRequest {}).await }
-    }));
+    let (placements, again) = (orm.clone(), changed.clone());
+    actix::spawn(follow(
+        changed.clone(),
+        move || {
+            let mut orm = placements.clone();
+            async move { orm.watch_placements(WatchPlacementsRequest {}).await }
+        },
+        move |_| again.notify_one(),
+    ));
+    let (pods, again) = (meta.clone(), changed.clone());
+    let (tell, memory) = watch::channel(None);
+    actix::spawn(follow(
+        changed.clone(),
+        move || {
+            let mut meta = pods.clone();
+            async move { meta.watch_pods(WatchPodsRequest { changes: true }).await }
+        },
+        move |list: PodList| {
+            let new = tell.send_if_modified(|memory: &mut Option<MemoryRequests>| {
+                let first = memory.is_none();
+                kcnr::take_up_memory(memory.get_or_insert_default(), &list) || first
+            });
+            if new {
+                again.notify_one();
+            }
+        },
+    ));
 
     let peer =
         |name, detail: &str| Peer { name, works: None, condition: mesh.readiness.condition(name, detail) };
@@ -70,7 +89,7 @@ pub(crate) async fn run(mesh: Mesh, settings: Settings, publisher: Addr<Publishe
         meta,
         node_name: settings.node_name.clone(),
         node: None,
-        memory: MemoryRequests::new(),
+        memory,
         orm_answers: peer("orm", "the allocator has not answered yet"),
         meta_answers: peer("meta-server", "the meta-server has not answered yet"),
         builds: peer("object", "no object is built yet"),
@@ -92,14 +111,15 @@ pub(crate) async fn run(mesh: Mesh, settings: Settings, publisher: Addr<Publishe
             backoff.next_delay()
         };
         // A peer that streams changes without answering must not make this a busy loop.
-        tokio::time::sleep_until(started + COALESCE).await;
+        let rest = if whole { COALESCE.max(settings.spacing()) } else { COALESCE };
+        tokio::time::sleep_until(started + rest).await;
         let _ = tokio::time::timeout(next, changed.notified()).await;
         tokio::time::sleep(COALESCE).await;
     }
 }
 
-/// Calls `open` again whenever the stream ends, and says `changed` for each message: whoever heard asks for the whole.
-async fn follow<T, F>(changed: Arc<Notify>, open: impl Fn() -> F)
+/// Calls `open` again whenever the stream ends, and hands each message on. Says `changed` when it has ended.
+async fn follow<T, F>(changed: Arc<Notify>, open: impl Fn() -> F, mut heard: impl FnMut(T))
 where
     F: Future<Output = Result<Response<Streaming<T>>, Status>>,
 {
@@ -108,8 +128,8 @@ where
         if let Ok(Ok(answer)) = tokio::time::timeout(DEADLINE, open()).await {
             let opened = Instant::now();
             let mut stream = answer.into_inner();
-            while let Ok(Some(_)) = stream.message().await {
-                changed.notify_one();
+            while let Ok(Some(message)) = stream.message().await {
+                heard(message);
             }
             backoff.succeeded_for(opened.elapsed());
         }
@@ -146,7 +166,8 @@ impl Observer {
         if let Some(name) = &self.node_name {
             node.name.clone_from(name);
         }
-        match kcnr::build(&node, &topology, &state, &self.memory) {
+        let memory = self.memory.borrow_and_update().clone().unwrap_or_default();
+        match kcnr::build(&node, &topology, &state, &memory) {
             Ok(object) => {
                 self.builds.works();
                 Some(Desired { generation: state.generation, object: Arc::new(object) })
@@ -160,22 +181,26 @@ impl Observer {
 
     async fn ask_orm(&mut self) -> Result<(Topology, State), String> {
         let topology = ask(self.orm.get_topology(GetTopologyRequest {})).await?;
-        let state = ask(self.orm.get_state(GetStateRequest {})).await?;
+        let state = ask(self.orm.get_state(GetStateRequest { exclusive_only: true })).await?;
         Ok((topology, state))
     }
 
     /// What the meta-server tells is kept while it is away: the node does not change, and an old figure of a pod's memory
     /// ends with the pod's placement.
     async fn ask_meta(&mut self) {
-        let node = ask(self.meta.get_node(GetNodeRequest {})).await;
-        let pods = ask(self.meta.list_pods(ListPodsRequest {})).await;
-        match (node, pods) {
-            (Ok(node), Ok(list)) => {
+        match ask(self.meta.get_node(GetNodeRequest {})).await {
+            Ok(node) => {
                 self.node = Some(node);
-                self.memory = kcnr::memory_requests(&list.pods);
-                self.meta_answers.works();
+                // Without the first list the object would tell of memory that is not there.
+                let pods = tokio::time::timeout(DEADLINE, self.memory.wait_for(Option::is_some)).await;
+                match pods.is_ok_and(|heard| heard.is_ok()) {
+                    true => self.meta_answers.works(),
+                    false => {
+                        self.meta_answers.fails("it has told no pods: what was published stays as to memory")
+                    }
+                }
             }
-            (Err(e), _) | (_, Err(e)) => self.meta_answers.fails(&format!("{e}: is meta-server up?")),
+            Err(e) => self.meta_answers.fails(&format!("{e}: is meta-server up?")),
         }
     }
 }

@@ -22,7 +22,8 @@ pub struct Settings {
     pub file: Option<PathBuf>,
     /// Takes fields over that another field manager owns with other values, instead of reporting a conflict.
     pub force_ownership: bool,
-    /// Least milliseconds between two publications: what changes meanwhile goes out together.
+    /// Least milliseconds between two publications, and between two rounds of questions to the peers: what changes meanwhile goes
+    /// out together.
     pub spacing_ms: u64,
     /// Milliseconds between looks at the published object, in case somebody changed or deleted it.
     pub check_period_ms: u64,

@@ -83,16 +83,29 @@ impl Stamp {
 /// # Errors
 /// [`Error::Io`] with operation "list" for any other refusal.
 pub fn walk(hierarchy: &Hierarchy, roots: &[CgroupPath]) -> Result<Walk, Error> {
+    walk_telling(hierarchy, roots, &mut |_| {})
+}
+
+/// The same; `each` hears of every folder before it is listed, so that whoever watches knows which listing hangs.
+///
+/// # Errors
+/// As [`walk`].
+pub fn walk_telling(
+    hierarchy: &Hierarchy,
+    roots: &[CgroupPath],
+    each: &mut dyn FnMut(&Path),
+) -> Result<Walk, Error> {
     let mount = hierarchy.any_mount()?.to_path_buf();
     let mut walk = Walk::default();
     for root in roots {
         // Its listing tells when kubepods appears.
         let path = root.under(&mount);
+        each(&path);
         if let Ok(metadata) = fs::metadata(&path) {
             walk.listed.push(Listed { path, stamp: Stamp::of(&metadata) });
         }
         for (tree, driver) in pod_trees(root)? {
-            pods(&mount, &tree, driver, DEPTH, &mut walk)?;
+            pods(&mount, &tree, (driver, DEPTH), &mut walk, each)?;
         }
     }
     walk.found.sort();
@@ -151,28 +164,40 @@ fn pod_trees(root: &CgroupPath) -> Result<Vec<(CgroupPath, Driver)>, Error> {
     Ok(trees)
 }
 
-fn pods(mount: &Path, at: &CgroupPath, driver: Driver, depth: usize, walk: &mut Walk) -> Result<(), Error> {
-    for name in children(mount, at, walk)? {
+fn pods(
+    mount: &Path,
+    at: &CgroupPath,
+    (driver, depth): (Driver, usize),
+    walk: &mut Walk,
+    each: &mut dyn FnMut(&Path),
+) -> Result<(), Error> {
+    for name in children(mount, at, walk, each)? {
         let below = at.join(&name)?;
         match pod_uid(&name, driver) {
             Some(uid) => {
                 walk.pods.push(FoundPod { path: below.clone(), pod_uid: uid.clone() });
-                for name in children(mount, &below, walk)? {
+                for name in children(mount, &below, walk, each)? {
                     if let Some(id) = container_id(&name, driver) {
                         let path = below.join(&name)?;
                         walk.found.push(Found { path, pod_uid: uid.clone(), container_id: id.to_owned() });
                     }
                 }
             }
-            None if depth > 1 => pods(mount, &below, driver, depth - 1, walk)?,
+            None if depth > 1 => pods(mount, &below, (driver, depth - 1), walk, each)?,
             None => {}
         }
     }
     Ok(())
 }
 
-fn children(mount: &Path, at: &CgroupPath, walk: &mut Walk) -> Result<Vec<String>, Error> {
+fn children(
+    mount: &Path,
+    at: &CgroupPath,
+    walk: &mut Walk,
+    each: &mut dyn FnMut(&Path),
+) -> Result<Vec<String>, Error> {
     let dir = at.under(mount);
+    each(&dir);
     let mut names = Vec::new();
     let listing =
         fs::metadata(&dir).map(|m| Stamp::of(&m)).and_then(|stamp| Ok((stamp, fs::read_dir(&dir)?)));

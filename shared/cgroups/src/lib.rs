@@ -27,7 +27,7 @@ mod path;
 
 pub use cpuset::{CpusetFiles, CpusetState};
 pub use cpuset_tree::{CpusetFile, set_cpuset};
-pub use discover::{Found, FoundPod, Listed, Stamp, Walk, pod_roots, walk};
+pub use discover::{Found, FoundPod, Listed, Stamp, Walk, pod_roots, walk, walk_telling};
 pub use error::Error;
 pub use hierarchy::{Controller, Hierarchy, Version};
 pub use kept::{is_dead, read_into};

@@ -3,16 +3,24 @@
 use std::future::Future;
 
 use prost::Message;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::frame::{ConnId, frames_of};
 use crate::message::{Kind, MAX_MESSAGE, Request, Response, encode, fits};
 use crate::status::{Code, Status};
 
+/// A call that waits for the handler, and the room that it takes meanwhile.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) stream: u32,
+    pub(crate) body: Vec<u8>,
+    pub(crate) _room: OwnedSemaphorePermit,
+}
+
 /// The calls that came in on one connection and were not handled yet.
 #[derive(Debug)]
 pub struct Inbox {
-    incoming: mpsc::Receiver<(u32, Vec<u8>)>,
+    incoming: mpsc::Receiver<Call>,
     outbox: mpsc::Sender<Vec<u8>>,
     conn: ConnId,
 }
@@ -37,17 +45,13 @@ pub fn decode<M: Message + Default>(payload: &[u8]) -> Result<M, Status> {
 // === impl Inbox ===
 
 impl Inbox {
-    pub(crate) fn new(
-        incoming: mpsc::Receiver<(u32, Vec<u8>)>,
-        outbox: mpsc::Sender<Vec<u8>>,
-        conn: ConnId,
-    ) -> Self {
+    pub(crate) fn new(incoming: mpsc::Receiver<Call>, outbox: mpsc::Sender<Vec<u8>>, conn: ConnId) -> Self {
         Self { incoming, outbox, conn }
     }
 
     /// Answers calls until the trunk ends. A handler that is at work then finishes its work.
     pub async fn serve(mut self, mut handler: impl Handler) {
-        while let Some((stream, body)) = self.incoming.recv().await {
+        while let Some(Call { stream, body, _room }) = self.incoming.recv().await {
             let outcome = match Request::decode(body.as_slice()) {
                 _ if stream.is_multiple_of(2) => {
                     Err(Status::new(Code::InvalidArgument, "the stream id of a call must be odd"))

@@ -5,18 +5,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::demux::{Demux, Incoming, ProtocolError};
 use crate::frame::{ConnId, frames_of};
-use crate::message::{Kind, Response, encode};
-use crate::server::Inbox;
+use crate::message::{Kind, MAX_MESSAGE, Response, encode};
+use crate::server::{Call, Inbox};
 use crate::status::{Code, Status};
 
-/// Calls of the peer that may wait for the handler. A correct runtime has one in flight.
-pub const INBOX: usize = 64;
+/// Calls of the peer that may wait for the handler. A correct runtime has one in flight; one that tells a burst of events at once
+/// must not lose the connection over it.
+pub const INBOX: usize = 4096;
+
+/// Bytes in which they may wait together: the largest message always fits an empty inbox.
+pub const INBOX_BYTES: usize = 4 * MAX_MESSAGE;
 
 /// Messages that may wait to be written.
 pub const OUTBOX: usize = 64;
@@ -92,7 +96,8 @@ impl Trunk {
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
         let (inbox, incoming) = mpsc::channel(INBOX);
         let client = Client::new(shared.clone(), outbox.clone(), calls_on);
-        let router = Router { shared: shared.clone(), serves, inbox, outbox: outbox.clone() };
+        let room = Arc::new(Semaphore::new(INBOX_BYTES));
+        let router = Router { shared: shared.clone(), serves, inbox, room, outbox: outbox.clone() };
         let guard = EndGuard(shared.clone());
         let task = tokio::spawn(async move {
             let (reader, writer) = tokio::io::split(socket);
@@ -172,7 +177,9 @@ impl Drop for EndGuard {
 struct Router {
     shared: Arc<Shared>,
     serves: ConnId,
-    inbox: mpsc::Sender<(u32, Vec<u8>)>,
+    inbox: mpsc::Sender<Call>,
+    /// A permit for each byte that may still wait in the inbox.
+    room: Arc<Semaphore>,
     outbox: mpsc::Sender<Vec<u8>>,
 }
 
@@ -183,9 +190,9 @@ impl Router {
     fn route(&self, message: Incoming) -> Result<(), TrunkError> {
         let stream = message.header.stream;
         match (message.header.kind, message.conn == self.serves) {
-            (Kind::Request, true) => match self.inbox.try_send((stream, message.body)) {
-                Ok(()) => Ok(()),
-                Err(_) => {
+            (Kind::Request, true) => match self.keep(stream, message.body) {
+                true => Ok(()),
+                false => {
                     self.refuse(message.conn, stream, Code::ResourceExhausted, "too many calls in flight")
                 }
             },
@@ -204,6 +211,13 @@ impl Router {
             }
             (Kind::Response, true) | (Kind::Data, _) => Ok(()),
         }
+    }
+
+    /// Puts a call where the handler finds it; false: there is no room for it.
+    fn keep(&self, stream: u32, body: Vec<u8>) -> bool {
+        let bytes = u32::try_from(body.len()).ok();
+        let room = bytes.and_then(|bytes| Arc::clone(&self.room).try_acquire_many_owned(bytes).ok());
+        room.is_some_and(|room| self.inbox.try_send(Call { stream, body, _room: room }).is_ok())
     }
 
     fn refuse(&self, conn: ConnId, stream: u32, code: Code, why: &str) -> Result<(), TrunkError> {

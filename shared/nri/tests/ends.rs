@@ -194,6 +194,37 @@ async fn a_handler_that_hangs_blocks_nothing_but_its_connection() {
     created.unwrap();
 }
 
+#[tokio::test]
+async fn a_thousand_calls_at_once_wait_for_a_slow_handler_and_the_connection_lives() {
+    let hold = Arc::new(Notify::new());
+    let recorder = Recorder { hold: Some(hold.clone()), ..Default::default() };
+    let (_plugin, session, _) = pair(recorder.clone(), RuntimeOptions::default());
+    let session = Arc::new(session);
+    let slow = tokio::spawn({
+        let session = Arc::clone(&session);
+        async move { session.create_container(pod("s"), container("c")).await.map(drop) }
+    });
+    while recorder.lines().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let events: Vec<_> = (0..1000)
+        .map(|n| {
+            let session = Arc::clone(&session);
+            tokio::spawn(async move { session.tell(Event::StopPodSandbox, pod(&n.to_string()), None).await })
+        })
+        .collect();
+    // All are on their way, behind the one that is slow.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(recorder.lines().len(), 1);
+    hold.notify_one();
+    slow.await.unwrap().unwrap();
+    for event in events {
+        event.await.unwrap().unwrap();
+    }
+    assert!(session.end_reason().is_none());
+    assert_eq!(recorder.lines().len(), 1001);
+}
+
 #[tokio::test(start_paused = true)]
 async fn past_its_timeout_the_runtime_closes_and_the_plugin_hears_it() {
     let recorder = Recorder { hold: Some(Arc::default()), ..Default::default() };

@@ -55,7 +55,14 @@ fn kubelets(topology: Policy) -> Rules {
 
 /// A container that asks for so many thousandths of a CPU.
 fn asks(name: &str, milli: u64) -> Asked {
-    Asked { name: name.into(), role: Role::App, cpu: Some(MilliCpu(milli)), limit: None, memory: None }
+    Asked {
+        name: name.into(),
+        role: Role::App,
+        cpu: Some(MilliCpu(milli)),
+        limit: None,
+        memory: None,
+        huge_pages: Default::default(),
+    }
 }
 
 fn init(name: &str, milli: u64) -> Asked {

@@ -14,7 +14,7 @@ use oxalyst_planner::{
     pods::{Rules, State, admit, admit_spec, placement_of, plan, record},
     topology_manager::Policy,
 };
-use oxalyst_proto::orm::v1::{RecordedStep, RecordingHead, recording_frame::Frame};
+use oxalyst_proto::orm::v1::{DecisionRefused, RecordedStep, RecordingHead, recording_frame::Frame};
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
 use pods_support::{Node, alone, bound, dedicated, shared, sixteen_cpus};
 use proptest::prelude::*;
@@ -146,6 +146,15 @@ fn lies_where_it_was_merged(decision: &Decision, machine: &Machine) -> Result<()
 }
 
 fn tells_what_was_weighed(decision: &Decision, rules: &Rules) -> Result<(), TestCaseError> {
+    // A refusal for want of room says what was looked at, resource by resource.
+    let refused = decision.refused.as_ref();
+    let is_of_room = |refused: &DecisionRefused| {
+        refused.reason != "invalid"
+            && matches!(refused.rule.as_str(), "cpu-room" | "memory-room" | "alignment")
+    };
+    if refused.is_some_and(is_of_room) {
+        prop_assert!(decision.merges.iter().any(|merge| !merge.resources.is_empty()), "{:?}", decision);
+    }
     for merge in &decision.merges {
         prop_assert!(merge.admitted.is_some() || decision.refused.is_some());
         if merge.admitted == Some(false) {
@@ -166,6 +175,9 @@ fn tells_what_was_weighed(decision: &Decision, rules: &Rules) -> Result<(), Test
                     "narrower" => mask.len() < size,
                     "farther" | "later" => mask.len() == size && Some(&mask) != chosen.as_ref(),
                     "not-shared" => merge.resources.len() > 1,
+                    "no-room" | "bound-pods" | "neighbour" | "shared-pods" => {
+                        merge.admitted.is_none() && decision.refused.is_some() && told.chosen.is_none()
+                    }
                     _ => false,
                 };
                 prop_assert!(holds, "{:?} of {:?}", candidate, told);

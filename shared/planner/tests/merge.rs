@@ -220,6 +220,21 @@ fn case(ids: &'static [u32]) -> impl Strategy<Value = (NumaMask, Provider, bool)
     (all, provider(ids), prop::bool::weighted(0.2))
 }
 
+/// Two resources with at least so many of the masks of so many nodes.
+fn long_lists(nodes: u32, least: usize) -> impl Strategy<Value = Vec<Vec<Hint>>> {
+    let all: NumaMask = (0..nodes).collect();
+    let masks = every_mask(&all, all.len());
+    let list = prop::sample::subsequence(masks.clone(), least..=masks.len());
+    let list = list.prop_flat_map(|masks| {
+        let preferred = prop::collection::vec(prop::bool::weighted(0.1), masks.len());
+        preferred.prop_map(move |preferred| {
+            let hint = |(mask, preferred): (&NumaMask, bool)| Hint { mask: Some(mask.clone()), preferred };
+            masks.iter().zip(preferred).map(hint).collect::<Vec<_>>()
+        })
+    });
+    prop::collection::vec(list, 2)
+}
+
 fn four_apart(distances: &[u32]) -> Machine {
     let row =
         |a: usize| (0..4).map(|b| if a == b { 10 } else { distances[a.min(b) * 4 + a.max(b)] }).collect();
@@ -337,6 +352,24 @@ proptest! {
         prop_assert!(masks.windows(2).all(|pair| pair[0].is_subset(&pair[1])));
         if let (Some(cpu), Some(memory)) = (merged.hint("cpu").mask, merged.hint("memory").mask) {
             prop_assert_eq!(cpu, memory);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Lists so long that masks are met by the transform and not pair by pair.
+    #[test]
+    fn long_lists_merge_as_the_walk_over_the_product(
+        lists in prop_oneof![long_lists(4, 10), long_lists(5, 16)],
+    ) {
+        let all: NumaMask = lists.iter().flatten().filter_map(|hint| hint.mask.as_ref()).flat_map(NumaMask::iter).collect();
+        let named = NAMES.iter().map(ToString::to_string).zip(lists.into_iter().map(Some));
+        let provider: Provider = named.collect();
+        for policy in policies() {
+            let got = merge(&policy, &Nodes::new(all.clone()), from_ref(&provider)).unwrap();
+            prop_assert_eq!(got, oracle(&policy, &all, None, from_ref(&provider)), "{:?}", policy);
         }
     }
 }

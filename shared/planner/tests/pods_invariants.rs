@@ -1,6 +1,7 @@
 //! What holds of whole pods, whatever happens to them in whatever order.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
+use oxalyst_planner::policy::memory::Resource;
 use oxalyst_planner::{
     plan::{Flag, NativeOption, Refusal},
     pods::{
@@ -109,6 +110,8 @@ enum Kind {
     Wide,
 }
 
+/// Bytes of a huge page.
+const PAGE: Bytes = Bytes(2 << 20);
 const KINDS: [Kind; 4] = [Kind::Even, Kind::Odd, Kind::Plain, Kind::Wide];
 
 fn machine(kind: Kind, memory: u64, offline: &[u32]) -> Machine {
@@ -141,6 +144,7 @@ fn machine(kind: Kind, memory: u64, offline: &[u32]) -> Machine {
     let distances = |of: u32| nodes.iter().map(|to| 10 + 3 * of.abs_diff(*to)).collect();
     let node = |id: &u32| NumaNode {
         memory: Some(Bytes(memory)),
+        huge_pages: [(PAGE, Bytes(6 * PAGE.0))].into_iter().filter(|_| id.is_multiple_of(2)).collect(),
         has_memory: !(matches!(kind, Kind::Odd) && *id == 5),
         distances: distances(*id),
         ..NumaNode::new(*id)
@@ -208,6 +212,7 @@ impl World {
             cpu: Some(MilliCpu(halves * 500)).filter(|cpu| cpu.0 > 0),
             limit: None,
             memory: Some(Bytes(gib << 30)).filter(|bytes| bytes.0 > 0),
+            huge_pages: [(PAGE, Bytes(gib * PAGE.0))].into_iter().filter(|_| gib % 2 == 1).collect(),
         };
         PodRequest {
             plugins: oxalyst_planner::pods::Plugins::default(),
@@ -298,6 +303,11 @@ fn sound(world: &World) -> Result<(), TestCaseError> {
         let free = kept.fold(free, |rest, node| rest - &node.cpus);
         let pooled = pools.values().fold(CpuSet::new(), |union, cpus| union | cpus);
         prop_assert!(free.is_subset(&pooled), "{} is in no pool", free - &pooled);
+    }
+    for node in machine.nodes() {
+        let taken = world.state.memory.taken(node.id, Resource::HugePages(PAGE));
+        let there = node.huge_pages.get(&PAGE).copied().unwrap_or_default();
+        prop_assert!(taken <= there, "{taken} of {there} huge pages of node {} are taken", node.id);
     }
     for pod in placements(&world.state, &machine).values() {
         for container in &pod.containers {

@@ -24,7 +24,7 @@ type Voice<'a> = (&'a str, &'a [Hinted<'a>]);
 
 fn asked(name: &str, role: Role, milli: u64) -> Asked {
     let cpu = Some(MilliCpu(milli)).filter(|cpu| cpu.0 > 0);
-    Asked { name: name.to_owned(), role, cpu, limit: cpu, memory: None }
+    Asked { name: name.to_owned(), role, cpu, limit: cpu, memory: None, huge_pages: Default::default() }
 }
 
 fn pod(qos: QosLevel, bound: bool, containers: Vec<Asked>, voices: &[Voice<'_>]) -> PodRequest {

@@ -10,4 +10,4 @@ mod sysfs;
 
 pub use id_set::{CpuSet, Cpus, IdKind, IdSet, NumaMask, NumaNodes, ParseFault, ParseSetError};
 pub use machine::{Cpu, Machine, MachineError, NumaNode};
-pub use sysfs::{DiscoveryError, discover};
+pub use sysfs::{DiscoveryError, discover, huge_pages};

@@ -34,6 +34,8 @@ pub struct NumaNode {
     pub has_memory: bool,
     /// Distance to every node of the machine, in ascending order of node id, 10 being local; empty where unknown.
     pub distances: Vec<u32>,
+    /// What of its memory is set aside as huge pages, in bytes by the bytes of a page; sizes of which there is none are left out.
+    pub huge_pages: BTreeMap<Bytes, Bytes>,
 }
 
 /// A machine: its online CPUs, its NUMA nodes, what is offline, what the kernel keeps isolated. Immutable, rows ascend by id.
@@ -88,7 +90,15 @@ pub enum MachineError {
 impl NumaNode {
     /// A node of which only the id is known; its CPUs follow from the CPUs' rows.
     pub fn new(id: u32) -> Self {
-        Self { id, socket: None, cpus: CpuSet::new(), memory: None, has_memory: true, distances: Vec::new() }
+        Self {
+            id,
+            socket: None,
+            cpus: CpuSet::new(),
+            memory: None,
+            has_memory: true,
+            distances: Vec::new(),
+            huge_pages: BTreeMap::new(),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::{Cpu, CpuSet, Machine, MachineError, NumaMask, NumaNode};
 use oxalyst_units::Bytes;
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     str::FromStr,
@@ -129,10 +130,52 @@ fn nodes(dir: &Path) -> Result<Vec<NumaNode>, DiscoveryError> {
                 },
                 memory,
                 distances,
+                huge_pages: huge_pages_of(&dir)?,
                 ..NumaNode::new(id)
             })
         })
         .collect()
+}
+
+/// What is set aside as huge pages by NUMA node, in bytes by the bytes of a page; nodes without any are left out. Unlike the rest of
+/// the layout an operator changes it while the machine runs.
+///
+/// # Errors
+/// A file that is unreadable or holds no number.
+pub fn huge_pages(host_root: &Path) -> Result<BTreeMap<u32, BTreeMap<Bytes, Bytes>>, DiscoveryError> {
+    let mut found = BTreeMap::new();
+    for (id, dir) in numbered(&host_root.join("sys/devices/system/node"), "node")? {
+        let pages = huge_pages_of(&dir)?;
+        if !pages.is_empty() {
+            found.insert(id, pages);
+        }
+    }
+    Ok(found)
+}
+
+/// `hugepages/hugepages-2048kB/nr_hugepages` of one node: pages, not bytes.
+fn huge_pages_of(node: &Path) -> Result<BTreeMap<Bytes, Bytes>, DiscoveryError> {
+    let dir = node.join("hugepages");
+    let read = |source| DiscoveryError::Read { path: dir.clone(), source };
+    let entries = match fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(read(error)),
+    };
+    let mut found = BTreeMap::new();
+    for entry in entries {
+        let entry = entry.map_err(read)?;
+        let name = entry.file_name();
+        let size =
+            name.to_str().and_then(|name| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok());
+        let Some(kib) = size else { continue };
+        let size = u64::saturating_mul(kib, 1024);
+        let count: u64 = optional(&entry.path().join("nr_hugepages"))?.unwrap_or_default();
+        if count > 0 {
+            found.insert(Bytes(size), Bytes(count.saturating_mul(size)));
+        }
+    }
+    Ok(found)
 }
 
 /// `Node 0 MemTotal:        5728468 kB`

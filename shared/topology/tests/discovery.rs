@@ -1,7 +1,9 @@
 //! Discovery from folders that imitate sysfs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
-use oxalyst_topology::{Cpu, CpuSet, DiscoveryError, Machine, MachineError, NumaMask, NumaNode, discover};
+use oxalyst_topology::{
+    Cpu, CpuSet, DiscoveryError, Machine, MachineError, NumaMask, NumaNode, discover, huge_pages,
+};
 use oxalyst_units::Bytes;
 use std::{fs, path::Path};
 use tempfile::TempDir;
@@ -115,6 +117,7 @@ fn two_cpus_without_threads() {
             memory: Some(Bytes(5_728_468 * 1024)),
             has_memory: true,
             distances: vec![10],
+            huge_pages: Default::default(),
         }]
     );
     assert!(machine.offline().is_empty() && machine.isolated().is_empty());
@@ -129,6 +132,21 @@ fn two_sockets_of_two_nodes_with_threads() {
     assert_eq!((node.cpus.to_string().as_str(), node.socket), ("6-7,14-15", Some(1)));
     assert_eq!(node.distances, [21, 21, 12, 10]);
     assert_eq!(machine.nodes_of(&set("1,14")), NumaMask::from_iter([0, 3]));
+}
+
+#[test]
+fn huge_pages_are_told_by_node_and_size_in_bytes() {
+    let sysfs = two_sockets()
+        .write("node/node1/hugepages/hugepages-2048kB/nr_hugepages", "512")
+        .write("node/node1/hugepages/hugepages-1048576kB/nr_hugepages", "2")
+        .write("node/node3/hugepages/hugepages-2048kB/nr_hugepages", "0");
+    let machine = sysfs.discover();
+    let told = [(Bytes(2 << 20), Bytes(1 << 30)), (Bytes(1 << 30), Bytes(2 << 30))].into();
+    assert_eq!(machine.node(1).unwrap().huge_pages, told);
+    assert!(machine.node(3).unwrap().huge_pages.is_empty() && machine.node(0).unwrap().huge_pages.is_empty());
+    assert_eq!(huge_pages(sysfs.root()).unwrap(), [(1, told)].into());
+    let broken = sysfs.write("node/node0/hugepages/hugepages-2048kB/nr_hugepages", "many");
+    assert!(matches!(huge_pages(broken.root()), Err(DiscoveryError::Content { .. })));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fold::Fold;
+use super::health::Health;
 use super::http::{Client, FetchError};
 use super::{kubelet, malachite};
 use crate::clock::Clock;
@@ -36,36 +37,31 @@ pub struct Remote {
     pub names: Arc<Directory>,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
+    /// Where its health is told.
+    pub health: Health,
 }
 
 /// Passes for ever. A pass that fails leaves everything as it was, ageing; one log line tells each change of state.
-pub async fn follow(remote: Remote) {
+pub async fn follow(mut remote: Remote) {
     let late = match remote.source {
         Source::Malachite => MALACHITE_LATE,
         Source::Realtime => REALTIME_LATE,
         _ => remote.ages.max_age,
     };
     let (mut fold, mut memory) = (Fold::new(remote.source, late), malachite::Memory::default());
-    let mut ailing: Option<bool> = None;
     let mut late_values = false;
     loop {
         let began = remote.clock.now();
         fold.begin(began);
         let outcome = pass(&remote, &mut fold, &mut memory).await;
         let source = remote.source.name();
-        match &outcome {
-            Ok(()) if ailing != Some(false) => tracing::info!(source, "it is read"),
-            Err(error) if ailing != Some(true) => {
-                tracing::warn!(source, %error, "it cannot be read; what it told ages");
-            }
-            _ => {}
-        }
-        ailing = Some(outcome.is_err());
         if outcome.is_ok() && (fold.late_values > 0) != late_values {
             late_values = fold.late_values > 0;
             tracing::warn!(source, values = fold.late_values, "whether it tells old values changed");
         }
         let finished = remote.clock.now();
+        let trouble = outcome.err().map(|e| e.to_string());
+        remote.health.told(trouble.as_deref(), finished);
         remote.store.publish_layer(Layer {
             source: remote.source,
             period: remote.period,
@@ -75,7 +71,7 @@ pub async fn follow(remote: Remote) {
                 number: fold.cycle(),
                 finished: Some(finished),
                 took: finished.since(began),
-                trouble: outcome.err().map(|e| e.to_string().into()),
+                trouble: trouble.map(Into::into),
                 ..PassReport::default()
             },
             stale_total: fold.stale_total,

@@ -10,6 +10,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::fold::{Block, Fold};
+use super::health::Health;
 use crate::catalogue::Scope;
 use crate::clock::{Clock, Now};
 use crate::machine::Machine;
@@ -24,7 +25,7 @@ const MOST: usize = 1024;
 const RESERVED: [&str; 3] = ["info", "mon_data", "mon_groups"];
 
 /// What the reader is connected to.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Resctrl {
     /// Where `/sys` is found.
     pub host_root: PathBuf,
@@ -36,6 +37,8 @@ pub struct Resctrl {
     pub store: Arc<Store>,
     /// The present moment.
     pub clock: Arc<dyn Clock>,
+    /// Where its health is told.
+    pub health: Health,
 }
 
 /// Bytes counted by one L3 cache.
@@ -50,10 +53,10 @@ struct Reading {
 }
 
 /// Passes for ever; while there is no resctrl nothing is told. A pass that hangs leaves what was known, ageing.
-pub async fn follow(resctrl: Resctrl) {
+pub async fn follow(mut resctrl: Resctrl) {
     let root = resctrl.host_root.join("sys/fs/resctrl");
     let mut fold = Fold::new(Source::Resctrl, resctrl.ages.max_age);
-    let (mut before, mut ailing) = (Reading::default(), None);
+    let mut before = Reading::default();
     loop {
         let began = resctrl.clock.now();
         let outcome = read_apart(root.clone(), Arc::clone(&resctrl.clock), resctrl.period).await;
@@ -74,14 +77,8 @@ pub async fn follow(resctrl: Resctrl) {
             }
             Err(what) => Some(what),
         };
-        if trouble.is_some() != ailing.unwrap_or(true) || ailing.is_none() {
-            match &trouble {
-                Some(trouble) => tracing::warn!(%trouble, "resctrl cannot be read; what it told ages"),
-                None => tracing::info!("resctrl is read"),
-            }
-        }
-        ailing = Some(trouble.is_some());
         let finished = resctrl.clock.now();
+        resctrl.health.told(trouble.as_deref(), finished);
         resctrl.store.publish_layer(Layer {
             source: Source::Resctrl,
             period: resctrl.period,

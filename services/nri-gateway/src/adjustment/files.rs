@@ -70,8 +70,13 @@ pub fn writes(wish: &Wish, unified: bool, now: &dyn Fn(Target, &str) -> Option<S
                     plan.named(row, name, text.trim());
                 }
             }
-            (Property::Env | Property::Annotations, _) => {
-                plan.out.reports.push(format!("{} can be set only when a container is created", row.name));
+            (Property::Env | Property::Annotations, Value::Named(named)) => {
+                let names: Vec<&str> = named.keys().map(String::as_str).collect();
+                plan.out.reports.push(format!(
+                    "{} {} can be set only when a container is created: it comes with the container's next creation",
+                    row.name,
+                    names.join(", ")
+                ));
             }
             _ => {}
         }
@@ -388,7 +393,7 @@ mod tests {
         assert!(writes.is_empty(), "{writes:?}");
         let all = reports.join("; ");
         for part in
-            ["MemoryMinInBytes has no file on cgroup v1", "Env can be set only", "hugetlb.1GB.limit_in_bytes"]
+            ["MemoryMinInBytes has no file on cgroup v1", "Env A can be set only", "hugetlb.1GB.limit_in_bytes"]
         {
             assert!(all.contains(part), "{all}");
         }

@@ -5,12 +5,13 @@
 
 mod files;
 mod nri;
+mod placed;
 mod wish;
 
 pub use files::{FileWrite, Target, Writes, writes};
 pub use nri::{adjustment, update};
 use oxalyst_cgroups::Controller;
-use oxalyst_proto::orm::v1::PodPlacement;
+pub use placed::others;
 pub use wish::{Unusable, Value, Wish};
 
 /// A part of an allocation, named as the allocation names it.
@@ -364,18 +365,6 @@ pub const TABLE: [Row; 18] = [
     },
 ];
 
-/// What a placement asks for beside CPUs and memory nodes, and what of it cannot be understood. `idle` marks reclaimed
-/// containers as idle to the scheduler of the kernel.
-pub fn others(pod: &PodPlacement, idle: bool) -> (Wish, Vec<Unusable>) {
-    let told = pod.oci_properties.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    let (wish, unusable) = Wish::read(told);
-    let wish = wish.without_cpuset();
-    match idle && pod.qos_level == "reclaimed_cores" {
-        true => (wish.with(Property::CpuIdle, Value::Number(Some(1))), unusable),
-        false => (wish, unusable),
-    }
-}
-
 // === impl Row ===
 
 impl Row {
@@ -464,21 +453,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn reclaimed_pods_alone_become_idle_and_the_placements_cpus_are_the_orms() {
-        let properties = [("CpusetCpus", "7"), ("PidsLimit", "9"), ("Nonsense", "1")];
-        let pod = |level: &str| PodPlacement {
-            qos_level: level.into(),
-            oci_properties: properties.map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
-            ..PodPlacement::default()
-        };
-        let (wish, unusable) = others(&pod("reclaimed_cores"), true);
-        assert_eq!(wish.number(Property::CpuIdle), Some(Some(1)));
-        assert_eq!((wish.rows().count(), unusable.len()), (2, 1));
-        assert_eq!(others(&pod("shared_cores"), true).0.number(Property::CpuIdle), None);
-        assert_eq!(others(&pod("reclaimed_cores"), false).0.number(Property::CpuIdle), None);
     }
 
     #[test]

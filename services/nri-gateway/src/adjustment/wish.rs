@@ -124,6 +124,28 @@ impl Wish {
         self.only(|row| !matches!(row.property, Property::CpusetCpus | Property::CpusetMems))
     }
 
+    /// Without the named values that `has` names; a property none of whose values is left is not wished any more.
+    #[must_use]
+    pub fn without_named(mut self, has: impl Fn(Property, &str, &str) -> bool) -> Self {
+        self.0.retain(|property, value| match value {
+            Value::Named(named) => {
+                named.retain(|name, value| !has(*property, name, value));
+                !named.is_empty()
+            }
+            Value::Text(_) | Value::Number(_) => true,
+        });
+        self
+    }
+
+    /// The named values of a property.
+    pub fn named(&self, property: Property) -> impl Iterator<Item = (&str, &str)> {
+        let named = match self.0.get(&property) {
+            Some(Value::Named(named)) => Some(named),
+            _ => None,
+        };
+        named.into_iter().flatten().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Whether nothing is wished.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -17,7 +17,7 @@ pub(super) async fn follow(channel: Channel, tell: watch::Sender<Option<Arc<PodL
     let mut last = String::new();
     loop {
         let since = Instant::now();
-        let reason = match client.clone().watch_pods(WatchPodsRequest {}).await {
+        let reason = match client.clone().watch_pods(WatchPodsRequest::default()).await {
             Ok(stream) => {
                 let mut stream = stream.into_inner();
                 loop {

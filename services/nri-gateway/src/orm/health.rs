@@ -38,6 +38,7 @@ pub(super) async fn probe(orm: Orm, deadline: Duration) {
         tokio::time::sleep(PROBE_PERIOD).await;
         if orm.probe(deadline).await {
             orm.health.answered();
+            orm.recovered.send_modify(|times| *times = times.wrapping_add(1));
             tracing::info!("the orm answers again");
             return;
         }

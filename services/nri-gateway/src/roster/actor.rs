@@ -9,7 +9,7 @@ use oxalyst_proto::meta::v1::RuntimeSnapshot;
 use oxalyst_proto::orm::v1::ResizeContainerRequest;
 use oxalyst_proto::runtime::v1::{Container, Resources, Sandbox};
 
-use super::{Census, Check, Claims, Due, Entrance, Phase, Roster, Seen, Taken};
+use super::{Born, Census, Check, Claims, Due, Entrance, Phase, Roster, Seen, Taken};
 use crate::adjustment::Wish;
 use crate::pinning::{Change, Corrections};
 use crate::placements::Cpuset;
@@ -23,8 +23,8 @@ const MAILBOX: usize = 256;
 pub struct Replace {
     /// Every sandbox.
     pub sandboxes: Vec<Sandbox>,
-    /// Every container.
-    pub containers: Vec<Container>,
+    /// Every container, and what it was created with.
+    pub containers: Vec<(Container, Born)>,
 }
 
 /// A sandbox was let in.
@@ -84,6 +84,8 @@ pub struct Create {
     pub cpuset: Option<Cpuset>,
     /// Placed without the orm.
     pub by_policy: bool,
+    /// What it is created with.
+    pub born: Born,
 }
 
 /// A container came further.
@@ -149,10 +151,15 @@ pub struct Wrote(pub Vec<String>);
 #[rtype(result = "()")]
 pub struct Applied(pub Vec<Change>);
 
-/// What the containers of this pod are to have beside CPUs and memory nodes.
+/// What a container that is being created is to have beside CPUs and memory nodes.
 #[derive(Debug, Message)]
 #[rtype(result = "Wish")]
-pub struct Others(pub String);
+pub struct Others {
+    /// Its pod.
+    pub pod_uid: String,
+    /// Its name there.
+    pub container: String,
+}
 
 /// What of containers cannot be put into effect, and why.
 #[derive(Debug, Message)]
@@ -230,8 +237,8 @@ answers! {
     StopSandbox => |roster, StopSandbox(id)| roster.stop_sandbox(&id);
     RemoveSandbox => |roster, RemoveSandbox(id)| roster.remove_sandbox(&id);
     RemoveContainer => |roster, RemoveContainer(id)| roster.remove_container(&id);
-    Create => |roster, Create { container, pod_uid, cpuset, by_policy }|
-        roster.create(container, pod_uid, cpuset, by_policy);
+    Create => |roster, Create { container, pod_uid, cpuset, by_policy, born }|
+        roster.create(container, pod_uid, cpuset, by_policy, born);
     Moved => |roster, Moved { container, phase }| roster.moved(container, phase);
     CheckStart => |roster, CheckStart(id)| roster.check_start(&id);
     Standing => |roster, Standing(id)| roster.standing(&id);
@@ -242,7 +249,7 @@ answers! {
     Resynchronise => |roster, Resynchronise(seen)| roster.resynchronise(seen);
     Wrote => |roster, Wrote(ids)| roster.wrote(&ids);
     Applied => |roster, Applied(changes)| roster.applied(&changes);
-    Others => |roster, Others(uid)| roster.others(&uid);
+    Others => |roster, Others { pod_uid, container }| roster.others(&pod_uid, &container);
     Reported => |roster, Reported { reports, whole }| roster.reported(reports, &whole);
     TakeCensus => |roster, TakeCensus(census)| roster.take_census(census);
     SettleUnknown => |roster, SettleUnknown(uids)| roster.settle_unknown(&uids);

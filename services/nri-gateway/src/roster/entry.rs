@@ -6,9 +6,9 @@ use oxalyst_proto::gateway::v1::AppliedContainer;
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Sandbox};
 use oxalyst_topology::CpuSet;
 
-use super::Check;
 use super::contest::Contest;
-use crate::adjustment::others;
+use super::{Born, Check};
+use crate::adjustment::{Wish, others};
 use crate::metrics::Metrics;
 use crate::pinning::{Difference, difference, target};
 use crate::placements::{Cpuset, Placements};
@@ -57,6 +57,10 @@ pub(super) struct Entry {
     pub(super) contest: Contest,
     /// What of its placement cannot be put into effect.
     pub(super) reports: Vec<String>,
+    /// What it was created with, as far as that is known.
+    pub(super) born: Born,
+    /// What beside CPUs and memory nodes it was last looked at for.
+    looked_for: Wish,
     since: Instant,
 }
 
@@ -70,8 +74,8 @@ impl Entry {
             ContainerState::Stopped => Phase::Stopped,
             ContainerState::Created | ContainerState::Unspecified => Phase::Created,
         };
-        let (policy, drift, contest, reports) =
-            before.map_or_else(Default::default, |b| (b.policy, b.drift, b.contest, b.reports));
+        let (policy, drift, contest, reports, born) =
+            before.map_or_else(Default::default, |b| (b.policy, b.drift, b.contest, b.reports, b.born));
         let told = container.resources.as_ref().and_then(|r| r.cpuset_cpus.clone()).map(|cpus| Cpuset {
             cpus,
             mems: container.resources.as_ref().and_then(|r| r.cpuset_mems.clone()).unwrap_or_default(),
@@ -87,6 +91,8 @@ impl Entry {
             drift,
             contest,
             reports,
+            born,
+            looked_for: Wish::default(),
             since: Instant::now(),
             container,
         }
@@ -98,6 +104,7 @@ impl Entry {
         pod_uid: String,
         cpuset: Option<Cpuset>,
         policy: bool,
+        born: Born,
     ) -> Self {
         Self {
             container,
@@ -111,6 +118,8 @@ impl Entry {
             drift: false,
             contest: Contest::default(),
             reports: Vec::new(),
+            born,
+            looked_for: Wish::default(),
             since: Instant::now(),
         }
     }
@@ -223,9 +232,29 @@ impl Entry {
         self.phase != Phase::Stopped
     }
 
+    /// What it is to have beside CPUs and memory nodes, and was not created with.
+    fn others(&self, placements: &Placements, idle: bool) -> Wish {
+        let name = translate::container_name(&self.container);
+        let wish = placements.pod(&self.pod_uid).map(|pod| others(pod, name, idle).0);
+        self.born.lacks(wish.unwrap_or_default())
+    }
+
+    /// Whether the orm has placed what policy let in, and it was not looked at since: where it follows the pool, nothing may differ.
+    pub(super) fn is_newly_placed(&self, placements: &Placements) -> bool {
+        self.policy && self.decided(placements).is_some()
+    }
+
+    /// Whether it is to have other things beside CPUs and memory nodes than when it was last looked at for them.
+    pub(super) fn is_to_be_looked_at(&mut self, placements: &Placements, idle: bool) -> bool {
+        let wish = self.others(placements, idle);
+        let is_news = wish != self.looked_for;
+        self.looked_for = wish;
+        is_news
+    }
+
     pub(super) fn check(&self, placements: &Placements, waiting: &CpuSet, idle: bool) -> Check {
         Check {
-            others: placements.pod(&self.pod_uid).map(|pod| others(pod, idle).0).unwrap_or_default(),
+            others: self.others(placements, idle),
             container_id: self.container.container_id.clone(),
             cgroups_path: self.container.cgroups_path.clone(),
             wanted: self.target(placements, waiting),
@@ -318,7 +347,10 @@ impl Entry {
         mark(wanted.is_none() && self.phase != Phase::Stopped, "unpinned");
         mark(self.drift, "drift");
         mark(self.contest.is_on(), "contended");
-        mark(!self.reports.is_empty(), "not-adjusted");
+        let unusable = placements
+            .pod(&self.pod_uid)
+            .is_some_and(|pod| !others(pod, translate::container_name(&self.container), false).1.is_empty());
+        mark(!self.reports.is_empty() || unusable, "not-adjusted");
         mark(self.policy || (pod_by_policy && !decided), "answered-by-policy");
         mark(matches!(self.phase, Phase::Creating | Phase::Created), "being-created");
         let kernel = self.kernel.as_ref().filter(|_| running);

@@ -15,6 +15,7 @@ use crate::{clock, wire};
 use oxalyst_planner::decision::Step;
 use oxalyst_planner::plan::{Reason, Refusal, Rule, Stage};
 use oxalyst_planner::pods::{self, Admission, Plan, PodRequest, RunningSandbox, SandboxRequest, State};
+use oxalyst_qos::QosLevel;
 
 /// Decide for a pod, or for a pod one of whose containers is created.
 #[derive(Debug, Message)]
@@ -74,7 +75,10 @@ pub struct Subscription {
 /// Everything that is held.
 #[derive(Debug, Message)]
 #[rtype(result = "orm::State")]
-pub struct GetState;
+pub struct GetState {
+    /// Of the pods only those that have CPUs of their own.
+    pub exclusive_only: bool,
+}
 
 /// The machine.
 #[derive(Debug, Message)]
@@ -140,6 +144,8 @@ impl Handler<Subscribe> for Allocations {
     type Result = MessageResult<Subscribe>;
 
     fn handle(&mut self, _: Subscribe, _: &mut Self::Context) -> Self::Result {
+        // What the snapshot holds is not told after it.
+        self.tell_now();
         let snapshot = PlacementEvent {
             generation: self.ledger.generation(),
             snapshot: true,
@@ -154,8 +160,8 @@ impl Handler<Subscribe> for Allocations {
 impl Handler<GetState> for Allocations {
     type Result = MessageResult<GetState>;
 
-    fn handle(&mut self, _: GetState, _: &mut Self::Context) -> Self::Result {
-        MessageResult(self.whole_state())
+    fn handle(&mut self, GetState { exclusive_only }: GetState, _: &mut Self::Context) -> Self::Result {
+        MessageResult(if exclusive_only { self.exclusive_state() } else { self.whole_state() })
     }
 }
 
@@ -256,10 +262,23 @@ impl Allocations {
     }
 
     fn whole_state(&self) -> orm::State {
+        self.state_with(wire::placements(&self.state, &self.view(), self.state.pods.keys()))
+    }
+
+    /// Costs what the pods do that have CPUs of their own, however many others there are.
+    fn exclusive_state(&self) -> orm::State {
+        let own = self.state.cpus.containers.of_kind(|container| container.qos == QosLevel::Dedicated);
+        let uids: BTreeSet<String> = own.map(|(id, _)| id.pod.to_string()).collect();
+        let mut placed = wire::placements(&self.state, &self.view(), &uids);
+        placed.retain(|pod| pod.exclusive_sets().next().is_some());
+        self.state_with(placed)
+    }
+
+    fn state_with(&self, pods: Vec<orm::PodPlacement>) -> orm::State {
         orm::State {
             generation: self.ledger.generation(),
             pools: wire::pools(&self.state, &self.view()),
-            pods: wire::placements(&self.state, &self.view(), self.state.pods.keys()),
+            pods,
             online: self.view().online().to_string(),
             // Those that the machine does not have are the fact `reserved.absent`.
             reserved: (&self.state.cpus.reserved & &(self.machine.online() | self.machine.offline()))

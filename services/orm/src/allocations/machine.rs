@@ -1,10 +1,12 @@
 //! The machine changes under us: CPUs come and go at run time.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use oxalyst_ledger::CommitError;
-use oxalyst_topology::{Machine, discover};
+use oxalyst_topology::{Machine, discover, huge_pages};
+use oxalyst_units::Bytes;
 
 use super::{Allocations, Occasion};
 use crate::record;
@@ -15,9 +17,18 @@ use oxalyst_planner::pods;
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) host_root: PathBuf,
-    /// The kernel's list of online CPUs as it was when the machine was last discovered.
-    pub(super) online: Option<String>,
+    /// What tells whether the machine is still the one that was last discovered.
+    signs: Option<Signs>,
     fault: Option<String>,
+}
+
+/// What of a machine changes at run time: a few small files instead of the many of a discovery.
+#[derive(Debug, PartialEq, Eq)]
+struct Signs {
+    /// The kernel's list of online CPUs.
+    online: String,
+    /// Bytes of huge pages by NUMA node and bytes of a page; `None` where that cannot be read.
+    huge_pages: Option<BTreeMap<u32, BTreeMap<Bytes, Bytes>>>,
 }
 
 // === impl Watched ===
@@ -25,14 +36,14 @@ pub(super) struct Watched {
 impl Watched {
     /// To be made just before the machine is discovered, so that a change meanwhile is not missed.
     pub(super) fn new(host_root: PathBuf) -> Self {
-        let mut watched = Self { host_root, online: None, fault: None };
-        watched.online = watched.read().ok();
+        let mut watched = Self { host_root, signs: None, fault: None };
+        watched.signs = watched.read().ok();
         watched
     }
 
-    /// One small file tells whether the whole discovery is worth its many.
-    fn read(&self) -> std::io::Result<String> {
-        std::fs::read_to_string(self.host_root.join("sys/devices/system/cpu/online"))
+    fn read(&self) -> std::io::Result<Signs> {
+        let online = std::fs::read_to_string(self.host_root.join("sys/devices/system/cpu/online"))?;
+        Ok(Signs { online, huge_pages: huge_pages(&self.host_root).ok() })
     }
 }
 
@@ -40,13 +51,13 @@ impl Watched {
 
 impl Allocations {
     pub(super) fn look_at_machine(&mut self) {
-        let online = self.watched.read().ok();
-        if online.is_some() && online == self.watched.online {
+        let signs = self.watched.read().ok();
+        if signs.is_some() && signs == self.watched.signs {
             return;
         }
         match discover(&self.watched.host_root) {
             Ok(machine) => {
-                self.watched.online = online;
+                self.watched.signs = signs;
                 if self.watched.fault.take().is_some() {
                     tracing::info!("the machine can be read again");
                 }

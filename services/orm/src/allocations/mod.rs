@@ -1,6 +1,7 @@
 //! The one writer of allocation state: an actor on a thread of its own, because a commit waits for the disk.
 
 mod absent;
+mod gave;
 mod handlers;
 mod import;
 mod machine;
@@ -10,6 +11,9 @@ mod plugged;
 mod storage;
 mod told;
 
+pub use gave::{
+    AsHeld, AskConcern, Concern, DueResizes, Gave, RefuseResize, ResizePlugged, Unasked, UnaskedPod,
+};
 pub use handlers::{
     Admit, Admitted, GetState, GetTopology, Reconcile, Reconciled, Release, Released, Subscribe, Subscription,
 };
@@ -25,7 +29,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, AsyncContext as _, Context};
+use actix::{Actor, AsyncContext as _, Context, Handler, Message, WeakAddr};
 use oxalyst_ledger::{Change, CommitError, Ledger};
 use oxalyst_mesh::{Condition, Facts};
 use oxalyst_proto::orm::v1::PlacementEvent;
@@ -59,6 +63,10 @@ pub struct Allocations {
     unmet: told::Unmet,
     unheard: plugged::Unheard,
     events: broadcast::Sender<Arc<PlacementEvent>>,
+    /// Events that watchers have not been told yet: whoever asked is answered first.
+    untold: Vec<Arc<PlacementEvent>>,
+    /// Its own mailbox; `None` before it is started.
+    own: Option<WeakAddr<Self>>,
     watch_period: Duration,
     storage_fault: Option<String>,
     /// How often the ledger was built anew, as last told.
@@ -70,6 +78,19 @@ pub struct Allocations {
     recorder: Recorder,
 }
 
+/// Events wait to be told.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+struct Tell;
+
+impl Handler<Tell> for Allocations {
+    type Result = ();
+
+    fn handle(&mut self, _: Tell, _: &mut Self::Context) {
+        self.tell_now();
+    }
+}
+
 // === impl Allocations ===
 
 impl Actor for Allocations {
@@ -77,6 +98,7 @@ impl Actor for Allocations {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        self.own = Some(ctx.address().downgrade());
         ctx.run_interval(self.watch_period, |this, _| this.tick());
         // Soon after a commit, not with it: sled is the second witness and may lag behind.
         ctx.run_interval(Duration::from_secs(1), |this, _| this.flush());
@@ -125,10 +147,28 @@ impl Allocations {
         });
         self.metrics.pods(self.state.pods.len());
         if changes_something {
-            // An error means that nobody watches.
-            let _ = self.events.send(Arc::clone(&event));
+            self.tell(Arc::clone(&event));
         }
         (event, before)
+    }
+
+    /// Tells the watchers, once whoever waits for this change is answered: a carved pool is told of each pod in it, and to write
+    /// that down for every watcher takes longer than the answer.
+    fn tell(&mut self, event: Arc<PlacementEvent>) {
+        let asked = !self.untold.is_empty();
+        self.untold.push(event);
+        match self.own.as_ref().and_then(WeakAddr::upgrade) {
+            Some(_) if asked => {}
+            Some(own) => own.do_send(Tell),
+            None => self.tell_now(),
+        }
+    }
+
+    fn tell_now(&mut self) {
+        for event in self.untold.drain(..) {
+            // An error means that nobody watches.
+            let _ = self.events.send(event);
+        }
     }
 
     /// The machine as far as it may be used.

@@ -57,9 +57,9 @@ impl Occasion {
 // === impl Allocations ===
 
 impl Allocations {
-    /// Hands on a step that was planned on `before` when the ledger had this generation.
+    /// Hands on a step that was planned on `before` when the ledger had this generation, and has led to what is held now.
     pub(super) fn note(
-        &self,
+        &mut self,
         (before, generation): (State, u64),
         step: Step,
         overruled: Option<Refusal>,
@@ -68,6 +68,7 @@ impl Allocations {
         self.recorder.note(Noted {
             generation,
             before,
+            after: self.state.clone(),
             machine: self.machine.clone(),
             rules: self.rules.clone(),
             step,

@@ -158,6 +158,8 @@ impl Allocations {
             absent: Absent::new(settings.absent_grace()),
             unmet: std::collections::BTreeMap::new(),
             events: broadcast::Sender::new(EVENTS),
+            untold: Vec::new(),
+            own: None,
             watch_period: settings.watch_period(),
             storage_fault: None,
             rebuilt: 0,

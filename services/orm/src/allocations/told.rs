@@ -107,6 +107,11 @@ impl Allocations {
             if self.state.pods.get(uid).is_none_or(|pod| pod.container(container).is_none()) {
                 continue;
             }
+            // Told to plugins first, by who waits for them.
+            if self.is_of_plugins(&resize) {
+                self.unmet.insert(of, resize);
+                continue;
+            }
             match self.resize(resize.clone(), false, Occasion::now()) {
                 Ok(_) => tracing::info!(uid, container, "resized as it was wanted: there is room now"),
                 Err(_) => drop(self.unmet.insert(of, resize)),
@@ -129,11 +134,19 @@ impl Allocations {
 
     fn follow_spec(&mut self, before: Option<&PodRequest>, now: &PodRequest) {
         let Some(pod) = self.state.pods.get(&now.uid) else { return };
+        for refusal in resize::fixed_by_spec(pod, before, now) {
+            self.metrics.refused(refusal.reason);
+            tracing::warn!(uid = now.uid, reason = %refusal.reason, "the container keeps its huge pages: {refusal}");
+        }
         for resize in resize::by_spec(pod, before, now) {
             let (uid, container) = (resize.uid.clone(), resize.container.clone());
             match self.resize_now_or_later(resize.clone(), Occasion::now()) {
                 Ok(Some(_)) => tracing::info!(uid, container, "resized as its spec asks"),
-                Ok(None) => tracing::debug!(uid, container, "to be resized once it has started"),
+                Ok(None) => tracing::debug!(
+                    uid,
+                    container,
+                    "to be resized once it has started, or plugins have said yes"
+                ),
                 Err(refusal) => {
                     self.metrics.refused(refusal.reason);
                     tracing::warn!(
@@ -155,7 +168,8 @@ impl Allocations {
     ) -> Result<Option<Arc<PlacementEvent>>, Refusal> {
         let of = (resize.uid.clone(), resize.container.clone());
         self.unmet.remove(&of);
-        if pods::is_ramping_up(&self.state, &of.0, &of.1) {
+        // One that plugins have to be told of is made once they have said yes.
+        if pods::is_ramping_up(&self.state, &of.0, &of.1) || self.concern(&resize).is_some() {
             self.unmet.insert(of, resize);
             return Ok(None);
         }
@@ -198,13 +212,13 @@ impl Allocations {
     }
 
     /// What is refused changes nothing: it was planned on what is held now.
-    fn note_refused(&self, resize: Resize, overruled: Option<Refusal>, occasion: Occasion) {
+    pub(super) fn note_refused(&mut self, resize: Resize, overruled: Option<Refusal>, occasion: Occasion) {
         let now = (self.state.clone(), self.ledger.generation());
         self.note(now, Step::Whole(Request::Resize(resize)), overruled, occasion);
     }
 
     /// `uid` of the pod that was meant; `None`: it is not known, or by another sandbox, and then nothing is said to be placed.
-    fn resized(&self, uid: Option<&str>, event: Option<Arc<PlacementEvent>>) -> orm::AdmitReply {
+    pub(super) fn resized(&self, uid: Option<&str>, event: Option<Arc<PlacementEvent>>) -> orm::AdmitReply {
         let placed = uid.and_then(|uid| wire::placement(&self.state, &self.view(), uid));
         let (changed, pools) = match event {
             Some(event) => (event.placed.clone(), event.pools.clone()),

@@ -1,7 +1,7 @@
 //! The ring in memory: what is asked for is answered from here.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ pub struct Decisions {
     taken: Arc<AtomicU64>,
     /// Of these, written.
     written: Arc<watch::Sender<u64>>,
-    /// Whether more came than could be written, and what waits has not been worked off yet.
-    overrun: Arc<AtomicBool>,
+    /// Appends to the ring's files since the start.
+    appends: Arc<AtomicU64>,
 }
 
 // === impl Limits ===
@@ -84,13 +84,18 @@ impl Decisions {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether one more may wait where `most` may. Once as many do, no other until half of them are written: each gap in what is
-    /// kept costs a whole state, and a gap before each decision would keep the writer from ever catching up.
+    /// Whether one more may wait where `most` may.
     pub(super) fn has_room(&self, most: u64) -> bool {
-        let waiting = self.taken.load(Ordering::SeqCst).saturating_sub(*self.written.borrow());
-        let overrun = if self.overrun.load(Ordering::SeqCst) { waiting > most / 2 } else { waiting >= most };
-        self.overrun.store(overrun, Ordering::SeqCst);
-        !overrun
+        self.taken.load(Ordering::SeqCst).saturating_sub(*self.written.borrow()) < most
+    }
+
+    #[cfg(test)]
+    pub(super) fn appends(&self) -> u64 {
+        self.appends.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn appended(&self) {
+        self.appends.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One more is handed on to be written.
@@ -104,9 +109,9 @@ impl Decisions {
         self.lose();
     }
 
-    /// One that was handed on is written.
-    pub(super) fn wrote(&self) {
-        self.written.send_modify(|written| *written += 1);
+    /// So many of those that were handed on are written.
+    pub(super) fn wrote(&self, count: u64) {
+        self.written.send_modify(|written| *written += count);
     }
 
     /// Waits until all that have been handed on by now are written, and gives how many of them still are not after `patience`.
@@ -133,7 +138,12 @@ impl Decisions {
                 .affected
                 .iter()
                 .any(|other| other.pod_uid == pod || pod == format!("{}/{}", other.namespace, other.name));
+            let of_several = told
+                .pods
+                .iter()
+                .any(|one| one.pod_uid == pod || pod == format!("{}/{}", one.namespace, one.name));
             let named = touched
+                || of_several
                 || pod.is_empty()
                 || told.pod_uid == pod
                 || pod == format!("{}/{}", told.namespace, told.name);
@@ -204,27 +214,6 @@ mod tests {
         assert_eq!(decisions.oldest_unix_ms(), Some(7));
     }
 
-    #[test]
-    fn m6_after_a_flood_decisions_are_lost_in_one_row_and_not_here_and_there() {
-        let decisions = Decisions::default();
-        let mut taken = 0;
-        while decisions.has_room(8) {
-            decisions.take();
-            taken += 1;
-        }
-        assert_eq!(taken, 8);
-        for _ in 0..3 {
-            decisions.wrote();
-            assert!(!decisions.has_room(8));
-        }
-        decisions.wrote();
-        for _ in 0..4 {
-            assert!(decisions.has_room(8));
-            decisions.take();
-        }
-        assert!(!decisions.has_room(8));
-    }
-
     #[tokio::test]
     async fn m6_what_waits_to_be_written_is_waited_for_and_counted() {
         let decisions = Decisions::default();
@@ -233,7 +222,7 @@ mod tests {
         assert_eq!(decisions.settle(Duration::ZERO).await, 2);
         decisions.take_back();
         let (patience, writer) = (Duration::from_secs(20), decisions.clone());
-        let written = tokio::spawn(async move { writer.wrote() });
+        let written = tokio::spawn(async move { writer.wrote(1) });
         assert_eq!((decisions.settle(patience).await, decisions.lost()), (0, 1));
         written.await.unwrap();
     }

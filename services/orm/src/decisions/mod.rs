@@ -3,6 +3,8 @@
 
 mod face;
 mod files;
+#[cfg(test)]
+mod flood;
 mod kept;
 mod recorder;
 mod segment;

@@ -21,8 +21,13 @@ use super::files::Files;
 use super::kept::{Decisions, Limits};
 use super::segment::Segment;
 
-/// Decisions that may wait to be written: a burst of pods. What comes on top of it is not kept, until half of it is written.
-const WAITING: usize = 256;
+/// Decisions that may wait to be written: a burst of pods. What comes on top of it is lost, and counted.
+const WAITING: usize = 4096;
+/// The same for one that brings the state that it was made on, as the first does after some were lost: each is a whole state to
+/// hold, and to write.
+const WITH_STATE: usize = 256;
+/// Decisions that are written at once, where so many wait.
+const BATCH: usize = 256;
 /// After the disk has failed it is left alone for so long.
 const PAUSE: Duration = Duration::from_secs(10);
 const FACT: &str = "decisions.fault";
@@ -34,6 +39,8 @@ pub struct Noted {
     pub generation: u64,
     /// What was held before.
     pub before: State,
+    /// What is held now.
+    pub after: State,
     /// Where.
     pub machine: Arc<Machine>,
     /// By which rules.
@@ -46,10 +53,25 @@ pub struct Noted {
     pub envelope: DecisionEnvelope,
 }
 
+/// What waits to be written. States share what is alike, and yet a thousand of them would be a thousand times what changes: a
+/// decision brings one only where it is not what the decision before has led to, which planning that again tells as well.
+#[derive(Debug)]
+struct Waiting {
+    generation: u64,
+    before: Option<State>,
+    machine: Arc<Machine>,
+    rules: Arc<Rules>,
+    step: Step,
+    overruled: Option<Refusal>,
+    envelope: DecisionEnvelope,
+}
+
 /// Takes what is decided and never waits. When dropped it waits until what it has taken is written.
 #[derive(Debug)]
 pub struct Recorder {
-    notes: Option<SyncSender<Noted>>,
+    notes: Option<SyncSender<Box<Waiting>>>,
+    /// What the last decision that was taken has led to; `None`: none was, or one was lost since.
+    led_to: Option<State>,
     thread: Option<JoinHandle<()>>,
     decisions: Decisions,
 }
@@ -66,6 +88,10 @@ struct Writer {
     next_step: u64,
     /// What the last step has led to, and so what the next one is planned on if nothing else has happened.
     reached: Option<(State, Arc<Machine>, Arc<Rules>)>,
+    /// What is held after the last decision, written or counted.
+    held: Option<State>,
+    /// What is to be appended to the file.
+    unwritten: Vec<u8>,
     facts: Facts,
 }
 
@@ -84,6 +110,8 @@ impl Recorder {
             next_segment: 1,
             next_step: 1,
             reached: None,
+            held: None,
+            unwritten: Vec::new(),
             facts,
         };
         writer.facts.set(FACT, "none");
@@ -92,23 +120,30 @@ impl Recorder {
         let thread =
             std::thread::Builder::new().name("decisions".to_owned()).spawn(move || writer.run(&waiting));
         match thread {
-            Ok(thread) => Self { notes: Some(notes), thread: Some(thread), decisions },
+            Ok(thread) => Self { notes: Some(notes), led_to: None, thread: Some(thread), decisions },
             Err(error) => {
                 tracing::error!(%error, "no thread for the decisions: they are not kept");
-                Self { notes: None, thread: None, decisions }
+                Self { notes: None, led_to: None, thread: None, decisions }
             }
         }
     }
 
     /// Takes a decision, or counts it as lost.
-    pub fn note(&self, noted: Noted) {
-        let Some(notes) = &self.notes else { return self.decisions.lose() };
-        if !self.decisions.has_room(WAITING as u64) {
+    pub fn note(&mut self, noted: Noted) {
+        let Noted { generation, before, after, machine, rules, step, overruled, envelope } = noted;
+        let follows = self.led_to.as_ref() == Some(&before);
+        let most = if follows { WAITING } else { WITH_STATE };
+        self.led_to = None;
+        let Some(notes) = self.notes.as_ref().filter(|_| self.decisions.has_room(most as u64)) else {
             return self.decisions.lose();
-        }
+        };
+        let before = (!follows).then_some(before);
+        let step = step.pared();
         self.decisions.take();
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = notes.try_send(noted) {
-            self.decisions.take_back();
+        let waiting = Waiting { generation, before, machine, rules, step, overruled, envelope };
+        match notes.try_send(Box::new(waiting)) {
+            Ok(()) => self.led_to = Some(after),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.decisions.take_back(),
         }
     }
 }
@@ -147,16 +182,21 @@ impl Writer {
         self.drop_oldest();
     }
 
-    fn run(mut self, notes: &Receiver<Noted>) {
-        while let Ok(noted) = notes.recv() {
-            self.record(noted);
-            self.decisions.wrote();
+    fn run(mut self, notes: &Receiver<Box<Waiting>>) {
+        while let Ok(first) = notes.recv() {
+            let mut count = 0;
+            for waiting in std::iter::once(first).chain(notes.try_iter()).take(BATCH) {
+                self.record(*waiting);
+                count += 1;
+            }
+            self.append();
+            self.decisions.wrote(count);
         }
     }
 
-    fn record(&mut self, noted: Noted) {
-        let Noted { generation, before, machine, rules, step, overruled, envelope } = noted;
-        let step = step.pared();
+    fn record(&mut self, waiting: Waiting) {
+        let Waiting { generation, before, machine, rules, step, overruled, envelope } = waiting;
+        let Some(before) = before.or_else(|| self.held.take()) else { return self.decisions.lose() };
         let given = Given {
             state: &before,
             machine: &machine,
@@ -167,6 +207,7 @@ impl Writer {
         let decided = decide(given, &step);
         if let Some(number) = self.refused_alike(&decided.decision) {
             let at = envelope.time_unix_ms;
+            self.held = Some(before);
             return self.write(|segment| segment.repeat(number, at));
         }
         self.make_room();
@@ -182,6 +223,7 @@ impl Writer {
         self.next_step += 1;
         self.write(|segment| segment.push(Frame::Step(recorded)));
         let after = decided.plan.map_or(before, |plan| plan.after);
+        self.held = Some(after.clone());
         self.reached = Some((after, machine, rules));
     }
 
@@ -210,6 +252,7 @@ impl Writer {
             return;
         }
         let number = self.next_segment;
+        self.append();
         self.next_segment += 1;
         self.reached = None;
         self.decisions.segments().push_back(Segment::new(number));
@@ -249,6 +292,16 @@ impl Writer {
 
     fn write(&mut self, append: impl FnOnce(&mut Segment) -> Vec<u8>) {
         let bytes = self.decisions.segments().back_mut().map(append).unwrap_or_default();
+        self.unwritten.extend_from_slice(&bytes);
+    }
+
+    /// Appends to the file what was written since: one call for all of it.
+    fn append(&mut self) {
+        let bytes = std::mem::take(&mut self.unwritten);
+        if bytes.is_empty() {
+            return;
+        }
+        self.decisions.appended();
         let written = self.file.as_mut().map(|file| file.write_all(&bytes));
         if let Some(Err(error)) = written {
             self.disk_fails(&error);

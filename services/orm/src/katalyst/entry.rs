@@ -140,7 +140,14 @@ fn asked(container: &Container) -> Asked {
         "EPHEMERAL" => Role::Ephemeral,
         _ => Role::App,
     };
-    Asked { name: container.name.clone(), role, cpu: container.request, limit: None, memory: None }
+    Asked {
+        name: container.name.clone(),
+        role,
+        cpu: container.request,
+        limit: None,
+        memory: None,
+        huge_pages: Default::default(),
+    }
 }
 
 /// The enhancements, which Katalyst keeps as annotations of their own, whole or taken apart. A shared pod is bound only where it

@@ -1,20 +1,17 @@
 //! A pod that asks for what plugins give: hints, one merge, and what came out of it given.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use futures::future::join_all;
-use oxalyst_planner::pods::{PluginAllocation, PodRequest, SandboxRequest};
-use oxalyst_planner::topology_manager::{Hint, Provider, Scope};
+use oxalyst_planner::pods::{PodRequest, SandboxRequest};
+use oxalyst_planner::topology_manager::Scope;
 use oxalyst_proto::orm::v1::AdmitReply;
 use oxalyst_proto::orm::v1::admit_reply::Outcome;
-use oxalyst_proto::resourceplugin::v1alpha1::ResourceAllocationInfo;
-use prost::Message as _;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
-use super::asks::{hints, told, voice};
-use super::{Ask, Plugin, PluginError, Plugins, removal};
+use super::asking::{give, say};
+use super::{Ask, PluginError, Plugins, removal};
 use crate::allocations::{Abandon, AdmitPlugged, Chosen, Occasion, Plugged, RefusePlugged};
 use crate::allocator::Face;
 use crate::specs::PodSpec;
@@ -122,7 +119,7 @@ impl Admission<'_> {
         };
         for batch in batches {
             for ask in batch {
-                let said = self.hints(ask, end).await?;
+                let said = say(self.plugins, &self.spec, ask, end).await.map_err(Stopped::Plugin)?;
                 if !said.is_empty() {
                     attempt.pod.hints.insert(ask.container.clone(), said);
                 }
@@ -136,7 +133,8 @@ impl Admission<'_> {
             }
             for ask in batch {
                 let by = chosen.get(&ask.container).cloned().unwrap_or_default();
-                let given = self.allocate(ask, &by, &mut attempt.gave, end).await?;
+                let given = give(self.plugins, &self.spec, ask, &by, &mut attempt.gave, end);
+                let given = given.await.map_err(Stopped::Plugin)?;
                 if !given.is_empty() {
                     attempt.pod.given.insert(ask.container.clone(), given);
                 }
@@ -158,61 +156,6 @@ impl Admission<'_> {
             occasion: self.occasion.clone(),
         };
         self.face.ask(message).await.map_err(Stopped::Unasked)
-    }
-
-    /// What the plugins say of one container. A plugin's own "no" is that nothing is possible.
-    async fn hints(&self, ask: &Ask, end: Instant) -> Result<Provider, Stopped> {
-        let all = ask.resources.iter().map(async |(resource, amount)| {
-            let plugin = self.plugins.get(resource)?;
-            if !plugin.has_hints() {
-                return Ok(None);
-            }
-            let request = ask.request(&self.spec, resource, amount, None);
-            match plugin.hints(request, end).await {
-                Ok(response) => Ok(Some((voice(resource), hints(&response, resource)))),
-                Err(e) if e.is_its_word() => {
-                    tracing::info!(uid = self.spec.uid, container = ask.container, "{e}");
-                    Ok(Some((voice(resource), Some(Vec::new()))))
-                }
-                Err(e) => Err(e),
-            }
-        });
-        let said: Result<Vec<_>, PluginError> = join_all(all).await.into_iter().collect();
-        Ok(said.map_err(Stopped::Plugin)?.into_iter().flatten().collect())
-    }
-
-    /// Has the plugins give one container what it asks for. All of them are asked at once; who was asked is noted before.
-    async fn allocate(
-        &self,
-        ask: &Ask,
-        by: &BTreeMap<String, Hint>,
-        gave: &mut BTreeSet<String>,
-        end: Instant,
-    ) -> Result<Vec<PluginAllocation>, Stopped> {
-        let mut plugins: Vec<Arc<Plugin>> = Vec::new();
-        for resource in ask.resources.keys() {
-            plugins.push(self.plugins.get(resource).map_err(Stopped::Plugin)?);
-        }
-        gave.extend(ask.resources.keys().cloned());
-        let all = ask.resources.iter().zip(&plugins).map(async |((resource, amount), plugin)| {
-            let hint = by.get(&voice(resource)).filter(|_| plugin.has_hints());
-            let request = ask.request(&self.spec, resource, amount, hint.map(told));
-            let response = plugin.allocate(request, end).await?;
-            let infos = response.allocation_result.unwrap_or_default().resource_allocation;
-            let nodes = hint.and_then(|hint| hint.mask.clone()).unwrap_or_default();
-            Ok(infos.into_iter().map(move |(given, info): (String, ResourceAllocationInfo)| {
-                PluginAllocation {
-                    resource: given,
-                    plugin: resource.clone(),
-                    nodes: nodes.clone(),
-                    info: info.encode_to_vec(),
-                }
-            }))
-        });
-        let given: Result<Vec<_>, PluginError> = join_all(all).await.into_iter().collect();
-        let mut given: Vec<_> = given.map_err(Stopped::Plugin)?.into_iter().flatten().collect();
-        given.sort_by(|a, b| (&a.resource, &a.plugin).cmp(&(&b.resource, &b.plugin)));
-        Ok(given)
     }
 
     async fn refuse(&self, message: &str) -> Result<AdmitReply, Status> {

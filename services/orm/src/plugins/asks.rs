@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use oxalyst_planner::pods::{Class, Role};
 use oxalyst_planner::topology_manager::Hint;
 use oxalyst_proto::resourceplugin::v1alpha1 as wire;
+use oxalyst_units::{Bytes, MilliCpu};
 
 use crate::specs::{Amount, NamedTwice, PodSpec, ResourceNames};
 
@@ -63,6 +64,29 @@ pub fn asks(
 // === impl Ask ===
 
 impl Ask {
+    /// The same for these resources alone; `None`: there is none of them.
+    pub(super) fn only(mut self, keep: impl Fn(&str) -> bool) -> Option<Self> {
+        self.resources.retain(|resource, _| keep(resource));
+        (!self.resources.is_empty()).then_some(self)
+    }
+
+    /// The same with these CPUs and this memory, in the units of the names that they are asked by.
+    #[allow(clippy::cast_precision_loss, reason = "a plugin is told quantities as floating-point numbers")]
+    pub(super) fn resized(mut self, cpu: Option<MilliCpu>, memory: Option<Bytes>) -> Self {
+        if let (Some(amount), Some(cpu)) = (self.resources.get_mut("cpu"), cpu) {
+            amount.quantity = if amount.counts_thousandths() { cpu.0 as f64 } else { cpu.0 as f64 / 1000.0 };
+        }
+        if let (Some(amount), Some(memory)) = (self.resources.get_mut("memory"), memory) {
+            amount.quantity = memory.0 as f64;
+        }
+        self
+    }
+
+    /// Whether the pod is about this container.
+    pub(super) fn is_main(&self) -> bool {
+        self.kind == wire::ContainerType::Main
+    }
+
     /// The message that asks the plugin of this resource: the resource by the name that is meant, the quantity under the name
     /// that the spec has.
     pub fn request(

@@ -9,9 +9,10 @@ use actix::{Actor, AsyncContext as _, Context, Handler, Message, WrapFuture as _
 use arc_swap::ArcSwap;
 use oxalyst_mesh::Facts;
 use oxalyst_proto::resourceplugin::v1alpha1::ResourcePluginOptions;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{Claims, Plugin, PluginError};
+use super::{Amends, Claims, Plugin, PluginError};
 
 /// Plugins that may be known at once.
 const PLUGINS: usize = 64;
@@ -26,6 +27,10 @@ pub struct Plugins {
     known: Arc<ArcSwap<BTreeMap<String, Option<Arc<Plugin>>>>>,
     /// Who works for which pod.
     pub claims: Claims,
+    /// Heard when a plugin has come, or a pod's spec: who waits for one of them can be served now.
+    pub due: Arc<Notify>,
+    /// What plugins may have understood wrongly.
+    pub amends: Amends,
     /// How long an admission waits for all of them together.
     pub deadline: Duration,
     facts: Facts,
@@ -61,7 +66,14 @@ impl Plugins {
     /// None is known.
     pub fn new(deadline: Duration, facts: Facts) -> Self {
         facts.set(FACT, "none");
-        Self { known: Arc::default(), claims: Claims::default(), deadline, facts }
+        Self {
+            known: Arc::default(),
+            claims: Claims::default(),
+            due: Arc::default(),
+            amends: Amends::default(),
+            deadline,
+            facts,
+        }
     }
 
     /// These were known before this process began: who asks for their resources has to wait for them.
@@ -115,6 +127,7 @@ impl Plugins {
     }
 
     fn tell(&self) {
+        self.due.notify_one();
         let known = self.known.load();
         let word = |(name, plugin): (&String, &Option<Arc<Plugin>>)| match plugin {
             Some(plugin) if plugin.answers() => name.clone(),

@@ -122,7 +122,14 @@ fn decode(bytes: &[u8]) -> Result<KnownPod, FormerError> {
     let flags: BTreeSet<Flag> = record.flags.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
     let request = record.request_milli_cpu.map(MilliCpu);
     let source: RequestSource = record.request_source.parse()?;
-    let asked = Asked { name: ALL.to_owned(), role: Role::App, cpu: request, limit: None, memory: None };
+    let asked = Asked {
+        name: ALL.to_owned(),
+        role: Role::App,
+        cpu: request,
+        limit: None,
+        memory: None,
+        huge_pages: Default::default(),
+    };
     Ok(KnownPod {
         uid: record.uid,
         sandbox_id: record.sandbox_id,

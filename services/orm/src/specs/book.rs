@@ -41,12 +41,19 @@ impl Specs {
         self.len() == 0
     }
 
-    /// Takes up a whole list; gives what is new or changed in it, ascending by uid. One writer is expected.
+    /// Takes up a list, whole or of what differs; gives what is new or changed in it, ascending by uid. One writer is expected.
     pub fn take_up(&self, list: &PodList) -> Vec<SpecChange> {
         let known = self.by_uid.load_full();
-        let mut next = BTreeMap::new();
+        let mut next = if list.changes_only { BTreeMap::clone(&known) } else { BTreeMap::new() };
         let mut changes = Vec::new();
-        for spec in list.pods.iter().filter_map(PodSpec::told) {
+        for uid in &list.removed_pod_uids {
+            next.remove(uid);
+        }
+        for pod in &list.pods {
+            let Some(spec) = PodSpec::told(pod) else {
+                next.remove(&pod.uid);
+                continue;
+            };
             let before = known.get(&spec.uid);
             let spec = match before {
                 Some(same) if **same == spec => Arc::clone(same),
@@ -92,6 +99,19 @@ mod tests {
         assert_eq!(words(&specs.take_up(&list(&[("a", 1), ("b", 2)]))), [("b", true)]);
         assert_eq!(specs.take_up(&list(&[("a", 1), ("b", 2)])), []);
         assert_eq!(specs.get("b").unwrap().priority, Some(2));
+    }
+
+    #[test]
+    fn a_list_of_what_differs_leaves_all_others_as_they_are() {
+        let specs = Specs::default();
+        let _ = specs.take_up(&list(&[("a", 1), ("b", 1), ("c", 1), ("d", 1)]));
+        let mut differs = list(&[("b", 2), ("e", 1), ("d", 1)]);
+        differs.changes_only = true;
+        differs.removed_pod_uids = vec!["c".into()];
+        // The kubelet does not list it any more: what only the runtime tells is no spec.
+        differs.pods[2].told_by = vec!["runtime".into()];
+        assert_eq!(words(&specs.take_up(&differs)), [("b", true), ("e", false)]);
+        assert_eq!(specs.by_uid.load().keys().collect::<Vec<_>>(), ["a", "b", "e"]);
     }
 
     #[test]

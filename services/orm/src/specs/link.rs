@@ -1,4 +1,4 @@
-//! The way to the meta-server: one stream of whole lists, connected for ever.
+//! The way to the meta-server: one stream, a whole list and then what changes, connected for ever.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn once(
     last: &mut String,
 ) -> String {
     let opened = async {
-        let mut lists = client.watch_pods(WatchPodsRequest {}).await?.into_inner();
+        let mut lists = client.watch_pods(WatchPodsRequest { changes: true }).await?.into_inner();
         let first = lists.message().await?;
         Ok::<_, tonic::Status>((lists, first))
     };

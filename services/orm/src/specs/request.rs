@@ -1,6 +1,6 @@
 //! From a pod's spec to what is asked of the planner. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use oxalyst_planner::plan::{DecidedBy, Flag, RequestSource};
 use oxalyst_planner::pods::{Asked, PodRequest, Role, Told};
@@ -99,7 +99,14 @@ fn asked(spec: &PodSpec, container: &ContainerSpec, names: &ResourceNames) -> Re
         cpu: cpu.filter(|cpu| *cpu > MilliCpu(0)),
         limit: limit.filter(|limit| *limit > MilliCpu(0)),
         memory: memory.filter(|bytes| *bytes > Bytes(0)),
+        huge_pages: huge_pages(container),
     })
+}
+
+/// Huge pages by size, whatever size a node has.
+fn huge_pages(container: &ContainerSpec) -> BTreeMap<Bytes, Bytes> {
+    let asked = container.asked.huge_pages.iter().map(|(size, bytes)| (Bytes(*size), *bytes));
+    asked.filter(|(size, bytes)| *size > Bytes(0) && *bytes > Bytes(0)).collect()
 }
 
 /// As Kubernetes counts a pod: plain init containers one after the other, beside the restartable ones before them.
@@ -181,6 +188,16 @@ mod tests {
             (request.told.request, request.told.source, request.told.open, request.now_unix_ms),
             (Some(MilliCpu(3000)), RequestSource::PodSpec, false, 7)
         );
+    }
+
+    #[test]
+    fn huge_pages_of_every_size_come_with_their_container() {
+        let mut pages = spec(vec![container("app", Role::App, 1000), container("none", Role::App, 1000)]);
+        pages.containers[0].asked.huge_pages =
+            [(2 << 20, Bytes(64 << 20)), (1 << 30, Bytes(1 << 30)), (16 << 20, Bytes(0))].into();
+        let asked = requested(&pages).containers;
+        let told = [(Bytes(2 << 20), Bytes(64 << 20)), (Bytes(1 << 30), Bytes(1 << 30))].into();
+        assert_eq!((&asked[0].huge_pages, asked[1].huge_pages.len()), (&told, 0));
     }
 
     #[test]

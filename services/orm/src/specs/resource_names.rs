@@ -54,6 +54,15 @@ pub struct NamedTwice {
     second: String,
 }
 
+// === impl Amount ===
+
+impl Amount {
+    /// Whether it is an amount of CPUs by a name that counts thousandths of one.
+    pub(crate) fn counts_thousandths(&self) -> bool {
+        self.name.ends_with(MILLI)
+    }
+}
+
 // === impl ResourceNames ===
 
 impl fmt::Display for ResourceNames {

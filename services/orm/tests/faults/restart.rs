@@ -135,7 +135,7 @@ async fn r16_an_owner_that_ends_soon_is_waited_for() {
     stopped(first).await;
     let mut client = AllocatorClient::new(oxalyst_mesh::connect(&host.dir.path().join("other"), "orm"));
     let end = Instant::now() + DEADLINE;
-    while client.get_state(GetStateRequest {}).await.is_err() {
+    while client.get_state(GetStateRequest::default()).await.is_err() {
         assert!(
             second.try_wait().unwrap().is_none() && Instant::now() < end,
             "it gave up or does not answer"

@@ -88,7 +88,7 @@ impl Host {
     pub async fn start(&self, more: &[&str]) -> Orm {
         let mut orm = self.spawn(more);
         let end = Instant::now() + DEADLINE;
-        while orm.client.get_state(GetStateRequest {}).await.is_err() {
+        while orm.client.get_state(GetStateRequest::default()).await.is_err() {
             assert!(Instant::now() < end, "orm did not answer in time");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -158,7 +158,7 @@ impl Orm {
     }
 
     pub async fn state(&mut self) -> State {
-        self.client.get_state(GetStateRequest {}).await.unwrap().into_inner()
+        self.client.get_state(GetStateRequest::default()).await.unwrap().into_inner()
     }
 
     pub async fn cpus(&mut self) -> BTreeMap<String, String> {

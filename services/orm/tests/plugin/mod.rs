@@ -37,6 +37,8 @@ pub struct Conduct {
     pub hints: Vec<(Vec<u64>, bool)>,
     /// Errors with which it answers.
     pub hints_fail: Option<Status>,
+    /// How often more it says that it is unavailable when it is asked for hints.
+    pub unavailable: usize,
     pub allocate_fails: Option<Status>,
     pub remove_fails: Option<Status>,
     /// Calls that it never answers.
@@ -46,6 +48,8 @@ pub struct Conduct {
     /// What else it gives.
     pub company: BTreeMap<String, ResourceAllocationInfo>,
     pub info: ResourceAllocationInfo,
+    /// What it gives these containers instead.
+    pub infos: BTreeMap<String, ResourceAllocationInfo>,
     pub asked_hints: Vec<ResourceRequest>,
     pub allocated: Vec<ResourceRequest>,
     pub removed: Vec<String>,
@@ -174,6 +178,12 @@ impl ResourcePlugin for Plugin {
         let request = request.into_inner();
         self.now(|conduct| conduct.asked_hints.push(request.clone()));
         self.may_hang().await;
+        let left = self.now(|conduct| {
+            std::mem::replace(&mut conduct.unavailable, conduct.unavailable.saturating_sub(1))
+        });
+        if left > 0 {
+            return Err(Status::unavailable("not now"));
+        }
         if let Some(status) = self.now(|conduct| conduct.hints_fail.clone()) {
             return Err(status);
         }
@@ -201,7 +211,9 @@ impl ResourcePlugin for Plugin {
         if let Some(status) = self.now(|conduct| conduct.allocate_fails.clone()) {
             return Err(status);
         }
-        let own = (request.resource_name, self.now(|conduct| conduct.info.clone()));
+        let container = &request.container_name;
+        let info = self.now(|conduct| conduct.infos.get(container).unwrap_or(&conduct.info).clone());
+        let own = (request.resource_name, info);
         let company = self.now(|conduct| conduct.company.clone());
         Ok(Response::new(ResourceAllocationResponse {
             allocation_result: Some(ResourceAllocation {
@@ -216,6 +228,7 @@ impl ResourcePlugin for Plugin {
         request: Request<RemovePodRequest>,
     ) -> Result<Response<RemovePodResponse>, Status> {
         self.now(|conduct| conduct.removed.push(request.into_inner().pod_uid));
+        self.may_hang().await;
         match self.now(|conduct| conduct.remove_fails.clone()) {
             Some(status) => Err(status),
             None => Ok(Response::new(RemovePodResponse {})),

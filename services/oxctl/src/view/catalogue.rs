@@ -51,6 +51,10 @@ pub(crate) struct SourceView {
     pub(crate) stale_total: u64,
     pub(crate) removed_total: u64,
     pub(crate) late_reads_total: u64,
+    /// The service is not ready without it.
+    pub(crate) required: bool,
+    /// `None`: not known.
+    pub(crate) deadline_ms: Option<u64>,
     pub(crate) error: Option<String>,
 }
 
@@ -109,6 +113,8 @@ impl SourcesView {
             stale_total: s.stale_total,
             removed_total: s.removed_total,
             late_reads_total: s.late_reads_total,
+            required: s.required,
+            deadline_ms: (s.deadline_ms > 0).then_some(s.deadline_ms),
             error: told(&s.error),
         };
         Self { sources: reply.sources.into_iter().map(source).collect() }
@@ -120,18 +126,30 @@ impl SourcesView {
     }
 
     pub(crate) fn render(&self) -> String {
-        let mut table =
-            Table::new(&["SOURCE", "PERIOD", "PASS", "SUBJECTS", "OPEN-FILES", "STALE", "REMOVED", "ERROR"]);
+        let mut table = Table::new(&[
+            "SOURCE",
+            "PERIOD",
+            "DEADLINE",
+            "PASS",
+            "SUBJECTS",
+            "OPEN-FILES",
+            "STALE",
+            "REMOVED",
+            "REQUIRED",
+            "ERROR",
+        ]);
         for s in &self.sources {
             let pass = s.last_pass_unix_ms.map(|_| format!("{}us", s.last_pass_us)).unwrap_or_default();
             table.row(vec![
                 s.name.clone(),
                 duration::short(s.period_ms),
+                s.deadline_ms.map(duration::short).unwrap_or_default(),
                 pass,
                 s.subjects.to_string(),
                 s.open_files.to_string(),
                 s.stale_total.to_string(),
                 s.removed_total.to_string(),
+                if s.required { "yes" } else { "" }.to_owned(),
                 s.error.clone().unwrap_or_default(),
             ]);
         }

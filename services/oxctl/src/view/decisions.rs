@@ -5,8 +5,8 @@ use std::path::Path;
 use oxalyst_planner::decision::{Recording, Replay, line, page};
 use oxalyst_proto::orm::v1::recording_frame::Frame;
 use oxalyst_proto::orm::v1::{
-    Decision, DecisionAsked, DecisionAskedContainer, DecisionCandidate, DecisionEntry, DecisionMerge,
-    DecisionResource,
+    Decision, DecisionAsked, DecisionAskedContainer, DecisionCandidate, DecisionContainer, DecisionEntry,
+    DecisionMerge, DecisionResource,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -193,17 +193,23 @@ fn decision(d: &Decision) -> Value {
             "count": free.cpus,
             "cpus": told(&free.cpuset),
             "memory_bytes": free.memory_bytes,
+            "huge_pages": free.huge_pages,
         })).collect::<Vec<_>>(),
         "weighed": d.merges.iter().map(merge).collect::<Vec<_>>(),
         "placed_by": told(&d.placed_by),
-        "chosen": d.chosen.iter().map(|own| json!({
-            "container": own.name,
-            "role": own.role,
-            "pool": told(&own.pool),
-            "cpus": told(&own.cpus),
-            "mems": told(&own.mems),
-            "exclusive": own.exclusive,
+        "chosen": d.chosen.iter().map(chosen).collect::<Vec<_>>(),
+        "pods": d.pods.iter().map(|pod| json!({
+            "uid": pod.pod_uid,
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "sandbox_id": told(&pod.sandbox_id),
+            "asked": pod.asked.as_ref().map(asked),
+            "placed_by": told(&pod.placed_by),
+            "chosen": pod.chosen.iter().map(chosen).collect::<Vec<_>>(),
+            "flags": pod.flags,
         })).collect::<Vec<_>>(),
+        "pods_more": d.pods_more,
+        "weighed_more": d.merges_more,
         "pools": d.pools.iter().map(|pool| json!({
             "name": pool.name,
             "before": told(&pool.before),
@@ -226,6 +232,17 @@ fn decision(d: &Decision) -> Value {
     })
 }
 
+fn chosen(own: &DecisionContainer) -> Value {
+    json!({
+        "container": own.name,
+        "role": own.role,
+        "pool": told(&own.pool),
+        "cpus": told(&own.cpus),
+        "mems": told(&own.mems),
+        "exclusive": own.exclusive,
+    })
+}
+
 fn asked(asked: &DecisionAsked) -> Value {
     let container = |own: &DecisionAskedContainer| {
         json!({
@@ -234,6 +251,7 @@ fn asked(asked: &DecisionAsked) -> Value {
             "milli_cpu": own.milli_cpu,
             "limit_milli_cpu": own.limit_milli_cpu,
             "memory_bytes": own.memory_bytes,
+            "huge_pages": own.huge_pages,
         })
     };
     json!({
@@ -249,6 +267,7 @@ fn asked(asked: &DecisionAsked) -> Value {
 
 fn merge(merge: &DecisionMerge) -> Value {
     json!({
+        "pod": told(&merge.pod_uid),
         "container": told(&merge.container),
         "admitted": merge.admitted,
         "resources": merge.resources.iter().map(resource).collect::<Vec<_>>(),

@@ -119,6 +119,7 @@ mod tests {
                 cpus: "0-1".into(),
                 memory_bytes: 4 << 30,
                 distances: vec![10],
+                huge_pages: Default::default(),
             }],
             online: "0-1".into(),
             ..Topology::default()

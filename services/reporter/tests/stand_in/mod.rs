@@ -134,6 +134,7 @@ impl Allocator for Peers {
             cpus: cpus.into(),
             memory_bytes: 2 << 30,
             distances: distances.into(),
+            huge_pages: Default::default(),
         };
         Ok(Response::new(Topology {
             nodes: vec![numa(0, "0-1", [10, 20]), numa(1, "2-3", [20, 10])],

@@ -3,7 +3,7 @@
 use super::Given;
 use crate::{
     pods::{Merge, free_per_node},
-    policy::memory::Resource,
+    policy::{Lack, memory::Resource},
     topology_manager::{Hint, Nodes, Provider},
 };
 use oxalyst_proto::orm::v1::{DecisionCandidate, DecisionFree, DecisionMerge, DecisionResource};
@@ -56,6 +56,13 @@ impl Free {
                 cpus: u32::try_from(set.len()).unwrap_or(u32::MAX),
                 cpuset: set.to_string(),
                 memory_bytes: memory,
+                huge_pages: node
+                    .huge_pages
+                    .keys()
+                    .map(|size| {
+                        (size.0, given.state.memory.free(&supply, node.id, Resource::HugePages(*size)).0)
+                    })
+                    .collect(),
             }
         };
         let rows: Vec<DecisionFree> = machine.nodes().iter().map(row).collect();
@@ -99,10 +106,33 @@ pub(super) fn merge(given: Given<'_>, free: &Free, merge: &Merge) -> DecisionMer
         list(&mut told, free, &weighed);
         told
     };
+    let lacking = merge.lacking.iter().map(|(resource, nodes)| lacking(free, resource, nodes));
     DecisionMerge {
+        pod_uid: String::new(),
         container: merge.container.clone().unwrap_or_default(),
-        resources: merge.providers.iter().flatten().map(resource).collect(),
+        resources: merge.providers.iter().flatten().map(resource).chain(lacking).collect(),
         admitted: merge.merged.as_ref().map(|merged| merged.admit),
+    }
+}
+
+/// A resource for which no nodes would do.
+fn lacking(free: &Free, resource: &str, nodes: &[(NumaMask, Lack)]) -> DecisionResource {
+    let candidate = |(mask, lack): &(NumaMask, Lack)| {
+        let (free_cpus, free_memory_bytes) = free.on(mask);
+        let (nodes, verdict) = (mask.to_string(), lack.as_str().to_owned());
+        DecisionCandidate { nodes, preferred: false, free_cpus, free_memory_bytes, verdict }
+    };
+    let mut left_out = BTreeMap::new();
+    for (_, lack) in nodes.iter().skip(KEPT) {
+        *left_out.entry(lack.as_str().to_owned()).or_default() += 1;
+    }
+    DecisionResource {
+        resource: resource.to_owned(),
+        indifferent: false,
+        candidates: nodes.iter().take(KEPT).map(candidate).collect(),
+        left_out,
+        chosen: None,
+        chosen_preferred: false,
     }
 }
 

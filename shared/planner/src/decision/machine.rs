@@ -13,6 +13,7 @@ pub(super) fn encode(machine: &Machine) -> MachineSnapshot {
         memory_bytes: node.memory.map(|bytes| bytes.0),
         has_memory: node.has_memory,
         distances: node.distances.clone(),
+        huge_pages: node.huge_pages.iter().map(|(size, bytes)| (size.0, bytes.0)).collect(),
     };
     MachineSnapshot {
         cpus: machine.cpus().iter().map(cpu).collect(),
@@ -29,6 +30,7 @@ pub(super) fn decode(message: &MachineSnapshot) -> Result<Machine, SnapshotError
         memory: node.memory_bytes.map(Bytes),
         has_memory: node.has_memory,
         distances: node.distances.clone(),
+        huge_pages: node.huge_pages.iter().map(|(size, bytes)| (Bytes(*size), Bytes(*bytes))).collect(),
         ..NumaNode::new(node.id)
     };
     let cpus = message.cpus.iter().map(cpu).collect();

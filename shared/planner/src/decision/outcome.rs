@@ -3,10 +3,13 @@
 use super::{Answer, Given, Step, candidates, request::encode_container, rules, snapshot, way};
 use crate::{
     plan::Refusal,
-    pods::{self, Plan, PodPlacement, PodRequest, Request, State, Trace, placement_of, placements},
+    pods::{
+        self, Plan, PluginsGave, Pod, PodPlacement, PodRequest, Request, State, Trace, placement_of,
+        placements,
+    },
 };
 use oxalyst_proto::orm::v1::{
-    Decision, DecisionAffected, DecisionAsked, DecisionBasis, DecisionContainer, DecisionPool,
+    Decision, DecisionAffected, DecisionAsked, DecisionBasis, DecisionContainer, DecisionPod, DecisionPool,
     DecisionRefused,
 };
 use oxalyst_topology::{CpuSet, Machine};
@@ -14,6 +17,8 @@ use std::collections::BTreeMap;
 
 /// Affected pods that are told one by one.
 const TOLD: usize = 16;
+/// Pods of a decision about several, and merges, that are told one by one.
+const SEVERAL: usize = 64;
 
 pub(super) fn decision(given: Given<'_>, step: &Step, trace: &Trace, answer: &Answer) -> Decision {
     let free = candidates::Free::of(given);
@@ -22,7 +27,8 @@ pub(super) fn decision(given: Given<'_>, step: &Step, trace: &Trace, answer: &An
         kind: step.kind().to_owned(),
         asked: asked(given, step),
         basis: Some(basis(given)),
-        merges: trace.merges.iter().map(|merge| candidates::merge(given, &free, merge)).collect(),
+        merges: merges(given, &free, trace, step.pod_uid().is_none()),
+        merges_more: beyond(trace.merges.len(), SEVERAL),
         free: free.rows(),
         ..Decision::default()
     };
@@ -35,6 +41,26 @@ pub(super) fn decision(given: Given<'_>, step: &Step, trace: &Trace, answer: &An
         Answer::Planned { plan, open } => planned(&mut decision, given, &machine, step, plan, *open),
     }
     decision
+}
+
+fn merges(
+    given: Given<'_>,
+    free: &candidates::Free,
+    trace: &Trace,
+    of_several: bool,
+) -> Vec<oxalyst_proto::orm::v1::DecisionMerge> {
+    let told = |merge: &pods::Merge| {
+        let mut told = candidates::merge(given, free, merge);
+        if of_several {
+            told.pod_uid.clone_from(&merge.uid);
+        }
+        told
+    };
+    trace.merges.iter().take(SEVERAL).map(told).collect()
+}
+
+fn beyond(count: usize, most: usize) -> u32 {
+    u32::try_from(count.saturating_sub(most)).unwrap_or(u32::MAX)
 }
 
 /// A refusal as it is told.
@@ -50,24 +76,16 @@ fn asked(given: Given<'_>, step: &Step) -> Option<DecisionAsked> {
     match step {
         Step::Admit(request) => Some(of_request(&pods::understood(request, crate::plan::DecidedBy::Admit))),
         Step::AdmitSpec(pod) | Step::Refine(pod) | Step::Whole(Request::Admit(pod)) => Some(of_request(pod)),
-        Step::Whole(Request::Resize(resize)) => {
+        Step::Whole(Request::Resize(resize)) | Step::Gave(PluginsGave { resize: Some(resize), .. }) => {
             let pod = given.state.pods.get(&resize.uid)?;
             let mut container = pod.container(&resize.container)?.clone();
             container.cpu = resize.cpu.or(container.cpu);
             container.limit = resize.limit.or(container.limit);
             container.memory = resize.memory.or(container.memory);
             Some(DecisionAsked {
-                qos_level: pod.qos.to_string(),
-                class: pod.class.to_string(),
-                enhancements: pod
-                    .wishes
-                    .iter()
-                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                    .collect(),
-                node_agent: pod.node_agent,
                 milli_cpu: None,
-                source: pod.told.source.to_string(),
                 containers: vec![encode_container(&container)],
+                ..of_pod(pod)
             })
         }
         _ => None,
@@ -75,6 +93,18 @@ fn asked(given: Given<'_>, step: &Step) -> Option<DecisionAsked> {
 }
 
 fn of_request(pod: &PodRequest) -> DecisionAsked {
+    DecisionAsked {
+        qos_level: pod.qos.to_string(),
+        class: pod.class.to_string(),
+        enhancements: pod.wishes.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        node_agent: pod.node_agent,
+        milli_cpu: pod.told.request.map(|milli| milli.0),
+        source: pod.told.source.to_string(),
+        containers: pod.containers.iter().map(encode_container).collect(),
+    }
+}
+
+fn of_pod(pod: &Pod) -> DecisionAsked {
     DecisionAsked {
         qos_level: pod.qos.to_string(),
         class: pod.class.to_string(),
@@ -136,32 +166,53 @@ fn planned(
     decision.outcome = match pod {
         None => "done",
         Some(_) if open => "open",
+        Some(_) if matches!(step, Step::Gave(PluginsGave { resize: None, .. })) => "kept",
         Some(pod) if given.state.pods.get(about) == Some(pod) => "kept",
         Some(_) => "placed",
     }
     .to_owned();
     if let Some(pod) = pod.filter(|_| !open) {
         decision.placed_by = way::placed_by(pod, after, given.rules).to_owned();
-        let placed = placement_of(after, machine, about);
-        let containers = placed.iter().flat_map(|placed| &placed.containers);
-        decision.chosen = containers
-            .map(|own| DecisionContainer {
-                name: own.name.clone(),
-                role: own.role.to_string(),
-                pool: own.pool.clone().unwrap_or_default(),
-                cpus: own.cpus.to_string(),
-                mems: own.mems.to_string(),
-                exclusive: own.exclusive,
-            })
-            .collect();
-        let flags = placed.iter().flat_map(|placed| &placed.containers).flat_map(|own| &own.flags);
-        let flags: std::collections::BTreeSet<_> = flags.collect();
-        decision.flags = flags.into_iter().map(ToString::to_string).collect();
+        (decision.chosen, decision.flags) = chosen(after, machine, about);
+    }
+    if matches!(step, Step::Adopt(_) | Step::Promote | Step::Replan | Step::Whole(Request::TakeUp { .. })) {
+        let several = || plan.pods.iter().filter_map(|(uid, pod)| Some((uid, pod.as_ref()?)));
+        decision.pods_more = beyond(several().count(), SEVERAL);
+        let one = |(uid, pod): (&String, &std::sync::Arc<Pod>)| {
+            let (chosen, flags) = chosen(after, machine, uid);
+            DecisionPod {
+                pod_uid: uid.clone(),
+                sandbox_id: pod.sandbox_id.clone(),
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                asked: Some(of_pod(pod)),
+                placed_by: way::placed_by(pod, after, given.rules).to_owned(),
+                chosen,
+                flags,
+            }
+        };
+        decision.pods = several().take(SEVERAL).map(one).collect();
     }
     decision.pools = if open { Vec::new() } else { pools(given.state, after, machine) };
     if !open {
         affected(decision, given.state, after, machine, about);
     }
+}
+
+/// Where the pod's containers run, and how they deviate.
+fn chosen(state: &State, machine: &Machine, uid: &str) -> (Vec<DecisionContainer>, Vec<String>) {
+    let placed = placement_of(state, machine, uid);
+    let containers = || placed.iter().flat_map(|placed| &placed.containers);
+    let flags: std::collections::BTreeSet<_> = containers().flat_map(|own| &own.flags).collect();
+    let chosen = containers().map(|own| DecisionContainer {
+        name: own.name.clone(),
+        role: own.role.to_string(),
+        pool: own.pool.clone().unwrap_or_default(),
+        cpus: own.cpus.to_string(),
+        mems: own.mems.to_string(),
+        exclusive: own.exclusive,
+    });
+    (chosen.collect(), flags.into_iter().map(ToString::to_string).collect())
 }
 
 fn pools(before: &State, after: &State, machine: &Machine) -> Vec<DecisionPool> {

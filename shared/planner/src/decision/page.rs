@@ -3,10 +3,13 @@
 use super::way;
 use oxalyst_proto::orm::v1::{
     Decision, DecisionAsked, DecisionBasis, DecisionContainer, DecisionEntry, DecisionFree, DecisionMerge,
-    DecisionResource,
+    DecisionPod, DecisionResource,
 };
 use oxalyst_units::{Bytes, MilliCpu};
-use std::fmt::{self, Write};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Write},
+};
 
 /// Writes down one page.
 struct Page<'t, F> {
@@ -50,7 +53,8 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         if let Some(asked) = &decision.asked {
             self.row("asked", &asked_in_words(asked))?;
             for container in asked.containers.iter().filter(|_| asked.containers.len() > 1) {
-                let amounts = amounts(container.milli_cpu, container.memory_bytes);
+                let huge = huge_pages(container.huge_pages.iter().map(|(size, bytes)| (*size, *bytes)));
+                let amounts = amounts(container.milli_cpu, container.memory_bytes) + &huge;
                 self.row("", &format!("container {} ({}): {amounts}", container.name, container.role))?;
             }
         }
@@ -60,14 +64,21 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         for (index, free) in decision.free.iter().enumerate() {
             self.row(if index == 0 { "free" } else { "" }, &free_in_words(free))?;
         }
-        for merge in &decision.merges {
+        for merge in decision.merges.iter().filter(|merge| told_apart(&decision, merge).is_none()) {
             self.merge(merge)?;
         }
-        for (index, own) in decision.chosen.iter().enumerate() {
-            self.row(if index == 0 { "got" } else { "" }, &chosen_in_words(own))?;
+        if decision.kind == "plugins" {
+            self.row(
+                "late",
+                "plugins were asked after its CPUs had been decided: their hints can move none of them",
+            )?;
         }
-        if !decision.placed_by.is_empty() {
-            self.row("rule", &format!("{}: {}", decision.placed_by, way::in_words(&decision.placed_by)))?;
+        self.got(&decision.chosen, &decision.placed_by)?;
+        for pod in &decision.pods {
+            self.pod(pod, &decision.merges)?;
+        }
+        if decision.pods_more > 0 {
+            self.row("", &format!("and {} more pods", decision.pods_more))?;
         }
         self.others(&decision)?;
         if !decision.flags.is_empty() {
@@ -108,6 +119,32 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         self.row("", &format!("state {state}, machine {machine}, rules {rules}"))
     }
 
+    fn got(&mut self, chosen: &[DecisionContainer], placed_by: &str) -> fmt::Result {
+        for (index, own) in chosen.iter().enumerate() {
+            self.row(if index == 0 { "got" } else { "" }, &chosen_in_words(own))?;
+        }
+        if placed_by.is_empty() {
+            return Ok(());
+        }
+        self.row("rule", &format!("{placed_by}: {}", way::in_words(placed_by)))
+    }
+
+    /// One of several.
+    fn pod(&mut self, pod: &DecisionPod, merges: &[DecisionMerge]) -> fmt::Result {
+        self.row("pod", &format!("{}/{} (uid {})", pod.namespace, pod.name, pod.pod_uid))?;
+        if let Some(asked) = &pod.asked {
+            self.row("asked", &asked_in_words(asked))?;
+        }
+        for merge in merges.iter().filter(|merge| merge.pod_uid == pod.pod_uid) {
+            self.merge(merge)?;
+        }
+        self.got(&pod.chosen, &pod.placed_by)?;
+        if pod.flags.is_empty() {
+            return Ok(());
+        }
+        self.row("flags", &pod.flags.join(", "))
+    }
+
     fn merge(&mut self, merge: &DecisionMerge) -> fmt::Result {
         let whom = match merge.container.as_str() {
             "" | "*" => "the pod".to_owned(),
@@ -117,6 +154,7 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
             Some(true) if merge.resources.is_empty() => "nothing to be aligned",
             Some(true) => "aligned",
             Some(false) => "not aligned: refused",
+            None if merge.resources.iter().any(is_lacking) => "nowhere to be had",
             None => "not merged",
         };
         self.row("weighed", &format!("for {whom}: {verdict}"))?;
@@ -130,6 +168,7 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         let came_out = match (&told.chosen, told.chosen_preferred) {
             (Some(nodes), true) => format!("NUMA nodes {nodes}, preferred"),
             (Some(nodes), false) => format!("NUMA nodes {nodes}, not preferred"),
+            (None, _) if is_lacking(told) => "no NUMA nodes would do".to_owned(),
             (None, _) => "no NUMA nodes in particular".to_owned(),
         };
         let all = if told.indifferent { " (any would do)" } else { "" };
@@ -170,6 +209,17 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
     }
 }
 
+/// The pod, of several, that the merge is told with.
+fn told_apart<'d>(decision: &'d Decision, merge: &DecisionMerge) -> Option<&'d DecisionPod> {
+    decision.pods.iter().find(|pod| !merge.pod_uid.is_empty() && pod.pod_uid == merge.pod_uid)
+}
+
+/// Whether hints for the resource could not be had.
+fn is_lacking(told: &DecisionResource) -> bool {
+    let lacks = |verdict: &str| matches!(verdict, "no-room" | "bound-pods" | "neighbour" | "shared-pods");
+    told.chosen.is_none() && told.candidates.first().is_some_and(|first| lacks(&first.verdict))
+}
+
 fn asked_in_words(asked: &DecisionAsked) -> String {
     let memory: u64 = asked.containers.iter().filter_map(|own| own.memory_bytes).sum();
     let mut text = format!("{}, {}", asked.qos_level, asked.class);
@@ -178,6 +228,12 @@ fn asked_in_words(asked: &DecisionAsked) -> String {
         (_, total) => total,
     };
     let _ = write!(text, ", {}", amounts(cpu, Some(memory).filter(|bytes| *bytes > 0)));
+    let mut pages: BTreeMap<u64, u64> = BTreeMap::new();
+    for (size, bytes) in asked.containers.iter().flat_map(|own| &own.huge_pages) {
+        let sum = pages.entry(*size).or_default();
+        *sum = sum.saturating_add(*bytes);
+    }
+    text += &huge_pages(pages.into_iter());
     let _ = match asked.source.as_str() {
         "none" => write!(text, " (nobody told a request)"),
         source => write!(text, " (told by {source})"),
@@ -202,10 +258,16 @@ fn amounts(milli: Option<u64>, bytes: Option<u64>) -> String {
     }
 }
 
+/// Each size with the bytes of it, by the name that Kubernetes gives it.
+fn huge_pages(pages: impl Iterator<Item = (u64, u64)>) -> String {
+    pages.map(|(size, bytes)| format!(", {} of hugepages-{}", bytes_in_words(bytes), Bytes(size))).collect()
+}
+
 fn free_in_words(free: &DecisionFree) -> String {
     let set = if free.cpus == 0 { String::new() } else { format!(" ({})", free.cpuset) };
     let memory = free.memory_bytes.map(|bytes| format!(", {} of memory", bytes_in_words(bytes)));
-    format!("NUMA node {}: {}{set}{}", free.node, cpus(free.cpus.into()), memory.unwrap_or_default())
+    let huge = huge_pages(free.huge_pages.iter().map(|(size, bytes)| (*size, *bytes)));
+    format!("NUMA node {}: {}{set}{}{huge}", free.node, cpus(free.cpus.into()), memory.unwrap_or_default())
 }
 
 fn chosen_in_words(own: &DecisionContainer) -> String {
@@ -251,6 +313,9 @@ fn verdict_in_words(verdict: &str) -> &str {
         "farther" => "farther apart",
         "later" => "as good, but later in order",
         "no-room" => "no room",
+        "bound-pods" => "bound pods are there, which keep it off",
+        "neighbour" => "a neighbour there and it exclude each other (numa_share)",
+        "shared-pods" => "shared pods that are not bound need it",
         other => other,
     }
 }

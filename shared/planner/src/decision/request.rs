@@ -86,6 +86,7 @@ pub(super) fn decode_pod(step: &JoinStep) -> Result<PodRequest, StepError> {
             cpu: told.milli_cpu.map(MilliCpu),
             limit: told.limit_milli_cpu.map(MilliCpu),
             memory: told.memory_bytes.map(Bytes),
+            huge_pages: told.huge_pages.iter().map(|(size, bytes)| (Bytes(*size), Bytes(*bytes))).collect(),
         })
     };
     Ok(PodRequest {
@@ -117,10 +118,11 @@ pub(super) fn encode_container(asked: &Asked) -> DecisionAskedContainer {
         milli_cpu: asked.cpu.map(|milli| milli.0),
         limit_milli_cpu: asked.limit.map(|milli| milli.0),
         memory_bytes: asked.memory.map(|bytes| bytes.0),
+        huge_pages: asked.huge_pages.iter().map(|(size, bytes)| (size.0, bytes.0)).collect(),
     }
 }
 
-fn encode_plugins(plugins: &Plugins) -> Vec<PluginVoice> {
+pub(super) fn encode_plugins(plugins: &Plugins) -> Vec<PluginVoice> {
     let hint = |hint: &Hint| plugin_voice::Hint {
         nodes: hint.mask.as_ref().map(ToString::to_string),
         preferred: hint.preferred,
@@ -142,7 +144,7 @@ fn encode_plugins(plugins: &Plugins) -> Vec<PluginVoice> {
     containers.into_iter().map(voice).collect()
 }
 
-fn decode_plugins(voices: &[PluginVoice]) -> Result<Plugins, StepError> {
+pub(super) fn decode_plugins(voices: &[PluginVoice]) -> Result<Plugins, StepError> {
     let hint = |hint: &plugin_voice::Hint| {
         let mask = hint.nodes.as_ref().map(|nodes| nodes.parse()).transpose()?;
         Ok::<_, StepError>(Hint { mask, preferred: hint.preferred })

@@ -82,13 +82,14 @@ pub fn restore(snapshot: &StateSnapshot) -> Result<World, SnapshotError> {
 
 /// Digests of the state, of the machine and of the rules, in this order.
 pub(super) fn digests(state: &State, machine: &Machine, rules: &Rules) -> [String; 3] {
-    let whole = snapshot(state, machine, rules);
-    let of_state = StateSnapshot { machine: None, rules: None, ..whole.clone() };
+    let mut whole = snapshot(state, machine, rules);
+    let StateSnapshot { machine, rules, .. } = &mut whole;
+    let (machine, rules) = (machine.take(), rules.take());
     let bytes = |part: Option<Vec<u8>>| digest_of(&part.unwrap_or_default());
     [
-        digest_of(&of_state.encode_to_vec()),
-        bytes(whole.machine.map(|machine| machine.encode_to_vec())),
-        bytes(whole.rules.map(|rules| rules.encode_to_vec())),
+        digest_of(&whole.encode_to_vec()),
+        bytes(machine.map(|machine| machine.encode_to_vec())),
+        bytes(rules.map(|rules| rules.encode_to_vec())),
     ]
 }
 

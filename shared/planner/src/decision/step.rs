@@ -3,11 +3,11 @@
 use super::request;
 use crate::{
     plan::UnknownWord,
-    pods::{PodRequest, Request, RunningSandbox, SandboxRequest},
+    pods::{PluginsGave, PodRequest, Request, Resize, RunningSandbox, SandboxRequest},
 };
 use oxalyst_proto::orm::v1::{
-    AdoptStep, DecisionStep, ElapseStep, PromoteStep, ReleaseStep, RemoveStep, ReplanStep, ResizeStep,
-    RestartStep, TakeUpStep, adopt_step, decision_step::Step as Message,
+    AdoptStep, DecisionStep, ElapseStep, GaveStep, PromoteStep, ReleaseStep, RemoveStep, ReplanStep,
+    ResizeStep, RestartStep, TakeUpStep, adopt_step, decision_step::Step as Message,
 };
 use oxalyst_qos::Attributes;
 use oxalyst_topology::ParseSetError;
@@ -37,6 +37,8 @@ pub enum Step {
     Promote,
     /// Something about a whole pod.
     Whole(Request),
+    /// Plugins gave something to a pod that has its place.
+    Gave(PluginsGave),
 }
 
 /// A step that cannot be understood.
@@ -70,6 +72,26 @@ fn relevant(attributes: &Attributes) -> Attributes {
     known.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
+fn encode_resize(resize: &Resize) -> ResizeStep {
+    ResizeStep {
+        pod_uid: resize.uid.clone(),
+        container: resize.container.clone(),
+        milli_cpu: resize.cpu.map(|milli| milli.0),
+        limit_milli_cpu: resize.limit.map(|milli| milli.0),
+        memory_bytes: resize.memory.map(|bytes| bytes.0),
+    }
+}
+
+fn decode_resize(step: &ResizeStep) -> Resize {
+    Resize {
+        uid: step.pod_uid.clone(),
+        container: step.container.clone(),
+        cpu: step.milli_cpu.map(MilliCpu),
+        limit: step.limit_milli_cpu.map(MilliCpu),
+        memory: step.memory_bytes.map(Bytes),
+    }
+}
+
 // === impl Step ===
 
 impl Step {
@@ -83,7 +105,8 @@ impl Step {
             Self::Replan => "replan",
             Self::Promote => "promote",
             Self::Whole(Request::Remove { .. }) => "remove",
-            Self::Whole(Request::Resize(_)) => "resize",
+            Self::Whole(Request::Resize(_)) | Self::Gave(PluginsGave { resize: Some(_), .. }) => "resize",
+            Self::Gave(_) => "plugins",
             Self::Whole(Request::RestartContainer { .. }) => "restart",
             Self::Whole(Request::Elapse { .. }) => "elapse",
             Self::Whole(Request::TakeUp { .. }) => "take-up",
@@ -98,6 +121,7 @@ impl Step {
             | Self::Whole(Request::Remove { uid } | Request::RestartContainer { uid, .. }) => Some(uid),
             Self::AdmitSpec(pod) | Self::Refine(pod) | Self::Whole(Request::Admit(pod)) => Some(&pod.uid),
             Self::Whole(Request::Resize(resize)) => Some(&resize.uid),
+            Self::Gave(gave) => Some(&gave.uid),
             Self::Adopt(_)
             | Self::Replan
             | Self::Promote
@@ -138,12 +162,12 @@ impl Step {
             Self::Refine(pod) => Message::Refine(request::encode_pod(pod)),
             Self::Whole(Request::Admit(pod)) => Message::Join(request::encode_pod(pod)),
             Self::Whole(Request::Remove { uid }) => Message::Remove(RemoveStep { pod_uid: uid.clone() }),
-            Self::Whole(Request::Resize(resize)) => Message::Resize(ResizeStep {
-                pod_uid: resize.uid.clone(),
-                container: resize.container.clone(),
-                milli_cpu: resize.cpu.map(|milli| milli.0),
-                limit_milli_cpu: resize.limit.map(|milli| milli.0),
-                memory_bytes: resize.memory.map(|bytes| bytes.0),
+            Self::Whole(Request::Resize(resize)) => Message::Resize(encode_resize(resize)),
+            Self::Gave(gave) => Message::Gave(GaveStep {
+                pod_uid: gave.uid.clone(),
+                plugins: request::encode_plugins(&gave.plugins),
+                whole: gave.whole,
+                resize: gave.resize.as_ref().map(encode_resize),
             }),
             Self::Whole(Request::RestartContainer { uid, container }) => {
                 Message::Restart(RestartStep { pod_uid: uid.clone(), container: container.clone() })
@@ -182,13 +206,13 @@ impl Step {
             Message::Refine(step) => Self::Refine(request::decode_pod(step)?),
             Message::Join(step) => Self::Whole(Request::Admit(request::decode_pod(step)?)),
             Message::Remove(step) => Self::Whole(Request::Remove { uid: step.pod_uid.clone() }),
-            Message::Resize(step) => Self::Whole(Request::Resize(crate::pods::Resize {
+            Message::Resize(step) => Self::Whole(Request::Resize(decode_resize(step))),
+            Message::Gave(step) => Self::Gave(PluginsGave {
                 uid: step.pod_uid.clone(),
-                container: step.container.clone(),
-                cpu: step.milli_cpu.map(MilliCpu),
-                limit: step.limit_milli_cpu.map(MilliCpu),
-                memory: step.memory_bytes.map(Bytes),
-            })),
+                plugins: request::decode_plugins(&step.plugins)?,
+                whole: step.whole,
+                resize: step.resize.as_ref().map(decode_resize),
+            }),
             Message::Restart(step) => Self::Whole(Request::RestartContainer {
                 uid: step.pod_uid.clone(),
                 container: step.container.clone(),

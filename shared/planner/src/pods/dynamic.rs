@@ -1,9 +1,9 @@
 //! Containers join under the dynamic policy.
 
-use super::{Asked, Plugins, Pod, Refusal, Role, Rules, State, Trace, join::unaligned, refuse};
+use super::{Asked, Plugins, Pod, Refusal, Role, Rules, State, Trace, amounts, join::unaligned, refuse};
 use crate::{
     plan::{Flag, Reason, Rule},
-    policy::{self, ContainerId, ContainerKind, Kind, Options, Wishes, memory},
+    policy::{self, ContainerId, ContainerKind, Kind, Lack, Options, Wishes, memory},
     topology_manager::{Containers, Hint, Merged, Policy, Provider, Subject},
 };
 use oxalyst_qos::QosLevel;
@@ -24,6 +24,8 @@ pub(super) struct Joining<'a> {
     pub(super) pod: &'a Pod,
     pub(super) plugins: Option<&'a Plugins>,
     pub(super) resize: bool,
+    /// Where hints could not be had: for which resource, and why not.
+    pub(super) lacking: Option<(String, Vec<(NumaMask, Lack)>)>,
 }
 
 /// Gives the main container its place, and then the others theirs beside it. Plain init and ephemeral containers have no entry:
@@ -39,13 +41,17 @@ pub(super) fn join(
 ) -> Result<(), Refusal> {
     let takes_part = |asked: &&Asked| pod.has_entry(asked) || plugins.of(asked).is_some();
     let mut order: Vec<Asked> = new.iter().filter(takes_part).cloned().collect();
+    if order.is_empty() {
+        after.note_total(pod);
+        return Ok(());
+    }
     order.sort_by_key(|asked| !pod.is_main(&asked.name));
     let mut joining = Joining::new(after, machine, rules, options, pod);
     joining.plugins = Some(plugins);
     let policy = joining.topology(rules);
-    trace
-        .align(rules.scope, &policy, &rules.nodes(machine), &order, &mut joining)
-        .map_err(|error| unaligned(error, rules, pod, &order))?;
+    let aligned = trace.align(rules.scope, &policy, &rules.nodes(machine), &order, &mut joining);
+    trace.lacking(joining.lacking.take());
+    aligned.map_err(|error| unaligned(error, rules, pod, &order))?;
     after.note_total(pod);
     Ok(())
 }
@@ -69,6 +75,7 @@ impl<'a> Joining<'a> {
             pod,
             plugins: None,
             resize: false,
+            lacking: None,
         }
     }
 
@@ -76,7 +83,7 @@ impl<'a> Joining<'a> {
     pub(super) fn topology(&self, rules: &Rules) -> Policy {
         match &rules.topology {
             Policy::None if self.pod.served_wishes().numa_binding() => Policy::BestEffort,
-            policy => policy.clone(),
+            policy => amounts::aligned(policy, self.pod),
         }
     }
 
@@ -111,20 +118,20 @@ impl<'a> Joining<'a> {
         let wishes = self.pod.served_wishes();
         // All of a bound pod's memory comes from the nodes that it is bound to.
         let whole = kind == ContainerKind::Main && wishes.numa_binding();
-        let bytes = if whole { self.pod.total_memory() } else { asked.memory.unwrap_or_default() };
+        let bytes = if whole { self.pod.total_amounts(|_| true) } else { asked.memory_amounts() };
         memory::Request {
             id: ContainerId::new(self.pod.uid.as_str(), asked.name.as_str()),
             kind,
             qos: self.pod.served,
             wishes,
-            bytes: [(memory::Resource::Memory, bytes)].into_iter().filter(|(_, b)| *b > Bytes(0)).collect(),
+            bytes,
             cpu_nodes: None,
             resize: self.resize,
             debug: false,
         }
     }
 
-    pub(super) fn providers(&self, asked: &Asked) -> Result<Vec<Provider>, Refusal> {
+    pub(super) fn providers(&mut self, asked: &Asked) -> Result<Vec<Provider>, Refusal> {
         if self.pod.kind(asked) != ContainerKind::Main {
             return Ok(Vec::new());
         }
@@ -136,23 +143,55 @@ impl<'a> Joining<'a> {
         let mut provider = BTreeMap::new();
         if request.aggregated() > MilliCpu(0) || request.wishes.numa_binding() {
             let hints = policy::hints(&self.after.cpus, self.options, self.machine, &request);
+            let hints = hints.inspect_err(|refusal| {
+                if matches!(refusal.kind, Kind::Insufficient | Kind::Affinity) {
+                    self.lacking =
+                        Some((CPU.to_owned(), policy::lacking(&self.after.cpus, self.machine, &request)));
+                }
+            });
             provider.insert(CPU.to_owned(), hints.map_err(refused(Rule::CpuRoom))?);
         }
         let request = self.memory_request(asked);
         // How much memory reclaimed pods may have is advice. Without any it is no reason to refuse one.
         let unadvised = request.qos == QosLevel::Reclaimed && self.memory_options.numa_headroom.is_empty();
-        if !request.bytes.is_empty() && !unadvised {
+        for resource in request.bytes.keys().filter(|_| !unadvised) {
             let hints = memory::hints(
                 &self.after.memory,
                 &self.memory_options,
                 &self.supply,
                 self.machine,
                 &request,
-                memory::Resource::Memory,
+                *resource,
             );
-            provider.insert(MEMORY.to_owned(), hints.map_err(refused(Rule::MemoryRoom))?);
+            let hints = hints.inspect_err(|refusal| {
+                if matches!(refusal.kind, Kind::Insufficient | Kind::Affinity) {
+                    let nodes = self.machine.memory_nodes();
+                    let nodes = nodes.iter().map(|node| (NumaMask::only(node), Lack::Room));
+                    self.lacking = Some((resource.to_string(), nodes.collect()));
+                }
+            });
+            provider.insert(resource.to_string(), hints.map_err(refused(Rule::MemoryRoom))?);
+        }
+        if !amounts::share_nodes(&mut provider) {
+            let nodes = self.machine.memory_nodes();
+            let nodes = nodes.iter().map(|node| (NumaMask::only(node), Lack::Room));
+            self.lacking = Some((MEMORY.to_owned(), nodes.collect()));
+            return Err(self.nowhere_together(&request.bytes));
         }
         Ok(if provider.is_empty() { Vec::new() } else { vec![provider] })
+    }
+
+    /// Each resource has NUMA nodes with room, and none of these have room for all of them.
+    fn nowhere_together(&self, asked: &amounts::Amounts) -> Refusal {
+        let amount = |(resource, bytes): (&memory::Resource, &Bytes)| {
+            let free =
+                |node: &u32| format!("{} on {node}", self.after.memory.free(&self.supply, *node, *resource));
+            let free: Vec<_> = self.supply.0.keys().map(free).collect();
+            format!("{bytes} of {resource} (free by NUMA node: {})", free.join(", "))
+        };
+        let amounts: Vec<_> = asked.iter().map(amount).collect();
+        let message = format!("no set of NUMA nodes gives all of it together: {}", amounts.join(" and "));
+        refuse(Reason::Insufficient, Rule::MemoryRoom, message)
     }
 
     pub(super) fn place_cpus(&mut self, asked: &Asked, hint: &Hint) -> Result<(), Refusal> {
@@ -175,8 +214,9 @@ impl<'a> Joining<'a> {
 
     /// The hint for memory: its own, else that of the CPUs; of a reclaimed pod the node that its CPUs were bound to.
     pub(super) fn memory_hint(&self, asked: &Asked, merged: &Merged) -> Hint {
-        let hint = merged.hint(MEMORY);
-        if hint.mask.is_some() {
+        let resources = asked.memory_amounts().into_keys().map(|resource| resource.to_string());
+        let hints = std::iter::once(MEMORY.to_owned()).chain(resources).map(|name| merged.hint(&name));
+        if let Some(hint) = hints.into_iter().find(|hint| hint.mask.is_some()) {
             return hint;
         }
         if self.pod.served != QosLevel::Reclaimed {

@@ -1,8 +1,8 @@
 //! A pod starts, or containers join one that is known.
 
 use super::{
-    Asked, CpuPolicy, Given, Pod, PodRequest, Refusal, Role, Rules, State, Trace, dynamic, native, refuse,
-    settled, unnamed,
+    Asked, CpuPolicy, Given, Pod, PodRequest, Refusal, Role, Rules, State, Trace, amounts, dynamic, native,
+    refuse, settled, unnamed,
 };
 use crate::{
     plan::{Flag, Reason, Rule},
@@ -11,7 +11,7 @@ use crate::{
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
-use oxalyst_units::{Bytes, MilliCpu};
+use oxalyst_units::MilliCpu;
 use std::sync::Arc;
 
 /// All containers that are new, or none of them.
@@ -43,6 +43,7 @@ pub(super) fn admit(
         pod.settle_main();
         pod.settle_level(matches!(rules.cpu_policy, CpuPolicy::Dynamic(_)));
     }
+    trace.about(&pod.uid);
     let pod = Arc::new(pod);
     let before = after.clone();
     after.pods.insert(pod.uid.clone(), Arc::clone(&pod));
@@ -63,7 +64,7 @@ pub(super) fn admit(
     if pod.node_agent { Ok(()) } else { settled::check(&before, after, machine) }
 }
 
-fn draft(request: &PodRequest) -> Pod {
+pub(super) fn draft(request: &PodRequest) -> Pod {
     let mut flags = request.flags.clone();
     let agent = request.node_agent && matches!(request.qos, QosLevel::Shared | QosLevel::Reclaimed);
     if agent {
@@ -101,8 +102,8 @@ pub(super) fn unaligned(unaligned: Unaligned<Refusal>, rules: &Rules, pod: &Pod,
             };
             if let Some(resource) = impossible(&providers) {
                 let rule = match resource {
-                    dynamic::MEMORY => Rule::MemoryRoom,
                     dynamic::CPU => Rule::CpuRoom,
+                    resource if amounts::is_memory(resource) => Rule::MemoryRoom,
                     _ => Rule::Plugin,
                 };
                 return refuse(
@@ -160,11 +161,6 @@ impl Pod {
     /// CPUs that the pod asks for at its peak.
     pub(super) fn total_cpu(&self) -> MilliCpu {
         MilliCpu(self.total(|container| container.cpu.unwrap_or_default().0))
-    }
-
-    /// Memory that the pod asks for at its peak.
-    pub(super) fn total_memory(&self) -> Bytes {
-        Bytes(self.total(|container| container.memory.unwrap_or_default().0))
     }
 
     pub(super) fn total(&self, of: impl Fn(&Asked) -> u64) -> u64 {

@@ -1,6 +1,6 @@
 //! The machine, its memory or the reserved CPUs are others than before.
 
-use super::{CpuPolicy, Plugins, Pod, PodRequest, Rules, State, Trace, join, settled};
+use super::{CpuPolicy, Pod, Rules, State, Trace, join, promote::again, settled};
 use crate::{
     plan::Flag,
     policy::{ContainerId, SHARE, Wishes, memory},
@@ -17,7 +17,13 @@ const LOST: [Flag; 2] = [Flag::CpuOffline, Flag::NumaBindingLost];
 
 /// Exclusive sets keep what is online of them. Who has nothing left is placed anew, and where there is no room for that runs in
 /// the shared pool, flagged; so does who was bound to a NUMA node that has no CPU any more.
-pub(super) fn take_up(after: &mut State, machine: &Machine, rules: &Rules, reserved: Option<&CpuSet>) {
+pub(super) fn take_up(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    reserved: Option<&CpuSet>,
+    trace: &mut Trace,
+) {
     if let Some(reserved) = reserved {
         after.cpus.reserved.clone_from(reserved);
     }
@@ -26,7 +32,7 @@ pub(super) fn take_up(after: &mut State, machine: &Machine, rules: &Rules, reser
     settled::settle(after, machine, rules);
     for (_, uid, lost) in in_order(after, machine) {
         let Some(pod) = after.pods.get(&uid).cloned() else { continue };
-        place_anew(after, machine, rules, &pod, &lost);
+        place_anew(after, machine, rules, &pod, &lost, trace);
     }
     settled::settle(after, machine, rules);
 }
@@ -71,7 +77,14 @@ fn in_order(state: &State, machine: &Machine) -> Vec<(i64, String, BTreeSet<Stri
     order
 }
 
-fn place_anew(after: &mut State, machine: &Machine, rules: &Rules, pod: &Arc<Pod>, lost: &BTreeSet<String>) {
+fn place_anew(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    pod: &Arc<Pod>,
+    lost: &BTreeSet<String>,
+    trace: &mut Trace,
+) {
     let flag = if pod.served == QosLevel::Dedicated || matches!(rules.cpu_policy, CpuPolicy::Native(_)) {
         Flag::CpuOffline
     } else {
@@ -85,22 +98,8 @@ fn place_anew(after: &mut State, machine: &Machine, rules: &Rules, pod: &Arc<Pod
     let mut attempt = after.clone();
     attempt.drop_containers(&pod.uid, moves);
     attempt.change_pod(&pod.uid, |pod| pod.containers = staying);
-    let request = PodRequest {
-        uid: pod.uid.clone(),
-        sandbox_id: pod.sandbox_id.clone(),
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
-        qos: pod.qos,
-        class: pod.class,
-        wishes: pod.wishes.clone(),
-        node_agent: pod.node_agent,
-        told: pod.told.clone(),
-        flags: BTreeSet::new(),
-        containers: moving,
-        plugins: Plugins::default(),
-        now_unix_ms: pod.since_unix_ms,
-    };
-    if join::admit(&mut attempt, machine, rules, &request, &mut Trace::off()).is_ok() {
+    let request = again(pod, moving);
+    if join::admit(&mut attempt, machine, rules, &request, trace).is_ok() {
         // The order in which they were told is kept.
         attempt.change_pod(&pod.uid, |known| known.containers.clone_from(&pod.containers));
         *after = attempt;

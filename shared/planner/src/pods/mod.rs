@@ -10,9 +10,14 @@
 //! [`CpuPolicy::Native`] each Guaranteed container that asks for whole CPUs has its own. What follows from exclusive sets, which
 //! is the CPUs of pools and of all who run in them, is computed anew after each change, and so depends on no history.
 
+mod adopt;
+mod amounts;
+mod batch;
 mod diff;
+mod division;
 mod dynamic;
 mod ended;
+mod gave;
 mod join;
 mod known;
 mod lost;
@@ -36,6 +41,8 @@ mod state;
 mod trace;
 mod wording;
 
+pub use adopt::{adopt, adopt_traced};
+pub use gave::{PluginsGave, take_gave, take_gave_traced};
 pub use known::{KnownPod, take_over};
 pub use outcome::Plan;
 pub use placement::{
@@ -43,13 +50,13 @@ pub use placement::{
 };
 pub use plugins::{Given, PluginAllocation, Plugins};
 pub use pool::{Pool, SYSTEM, pools as shown_pools};
-pub use promote::promote;
+pub use promote::{promote, promote_traced};
 pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use resize::is_ramping_up;
 pub use rules::{CpuPolicy, Native, Rules};
-pub use sandbox::{ALL, Admission, admit, admit_traced, adopt, release, replan, understood};
-pub use spec::{admit_spec, admit_spec_traced, refine};
+pub use sandbox::{ALL, Admission, admit, admit_traced, release, replan, replan_traced, understood};
+pub use spec::{admit_spec, admit_spec_traced, refine, refine_traced};
 pub use state::{Class, Container, Pod, Role, State};
 pub use trace::{Merge, Trace};
 
@@ -100,7 +107,7 @@ pub fn plan_traced(
             Ok(())
         }
         Request::TakeUp { reserved } => {
-            lost::take_up(&mut after, &machine, rules, reserved.as_ref());
+            lost::take_up(&mut after, &machine, rules, reserved.as_ref(), trace);
             Ok(())
         }
     };

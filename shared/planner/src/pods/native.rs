@@ -2,6 +2,7 @@
 
 use super::{
     Asked, Class, Native, Plugins, Pod, Refusal, Role, Rules, State, Trace,
+    amounts::{self, Amounts},
     dynamic::{CPU, MEMORY},
     join::unaligned,
     native_memory::{Room, take_over},
@@ -12,12 +13,11 @@ use crate::{
         NativeOption, Reason, Rule, exclusive_cpus, fills_cores, in_full_cores, native_hints, place_native,
         take_native,
     },
-    policy::{Container, ContainerId, DEDICATED, SHARE, Wishes, memory},
+    policy::{Container, ContainerId, DEDICATED, Lack, SHARE, Wishes, memory},
     topology_manager::{Containers, Hint, Merged, Provider, Subject},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
-use oxalyst_units::Bytes;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// What joining works on: the state as it comes to be.
@@ -28,6 +28,8 @@ pub(super) struct Joining<'a> {
     pub(super) supply: memory::Supply,
     pub(super) pod: &'a Pod,
     pub(super) plugins: Option<&'a Plugins>,
+    /// Where hints could not be had: for which resource, and why not.
+    pub(super) lacking: Option<(String, Vec<(NumaMask, Lack)>)>,
 }
 
 /// Gives each container its place, init containers first.
@@ -40,17 +42,31 @@ pub(super) fn join(
     (new, plugins): (&[Asked], &Plugins),
     trace: &mut Trace,
 ) -> Result<(), Refusal> {
-    let mut order: Vec<Asked> = new.to_vec();
+    let order = in_order(new);
+    let supply = rules.supply(machine);
+    let plugins = Some(plugins);
+    let mut joining = Joining { after, machine, native, supply, pod, plugins, lacking: None };
+    let policy = amounts::aligned(&rules.topology, pod);
+    let aligned = trace.align(rules.scope, &policy, &rules.nodes(machine), &order, &mut joining);
+    trace.lacking(joining.lacking.take());
+    aligned.map_err(|error| unaligned(error, rules, pod, &order))
+}
+
+/// As they start: init containers, then the application, then what looks into it.
+pub(super) fn in_order(containers: &[Asked]) -> Vec<Asked> {
+    let mut order: Vec<Asked> = containers.to_vec();
     order.sort_by_key(|asked| match asked.role {
         Role::Init | Role::RestartableInit => 0,
         Role::App => 1,
         Role::Ephemeral => 2,
     });
-    let mut joining =
-        Joining { after, machine, native, supply: rules.supply(machine), pod, plugins: Some(plugins) };
-    trace
-        .align(rules.scope, &rules.topology, &rules.nodes(machine), &order, &mut joining)
-        .map_err(|error| unaligned(error, rules, pod, &order))
+    order
+}
+
+/// How many CPUs of its own a container of this pod has.
+pub(super) fn need(pod: &Pod, asked: &Asked) -> Option<usize> {
+    let counts = pod.class == Class::Guaranteed && asked.role != Role::Ephemeral;
+    asked.cpu.filter(|_| counts).and_then(exclusive_cpus)
 }
 
 // === impl Joining ===
@@ -62,13 +78,16 @@ impl Joining<'_> {
 
     /// CPUs of its own.
     fn need(&self, asked: &Asked) -> Option<usize> {
-        let counts = self.pod.class == Class::Guaranteed && asked.role != Role::Ephemeral;
-        asked.cpu.filter(|_| counts).and_then(exclusive_cpus)
+        need(self.pod, asked)
     }
 
-    fn bytes(&self, asked: &Asked) -> Option<Bytes> {
-        let counts = self.pod.class == Class::Guaranteed && asked.role != Role::Ephemeral;
-        asked.memory.filter(|bytes| counts && *bytes > Bytes(0))
+    /// Whether it has memory of its own.
+    fn has_memory(&self, asked: &Asked) -> bool {
+        self.pod.class == Class::Guaranteed && asked.role != Role::Ephemeral
+    }
+
+    fn amounts(&self, asked: &Asked) -> Amounts {
+        if self.has_memory(asked) { asked.memory_amounts() } else { Amounts::new() }
     }
 
     /// What could be given out: neither reserved nor anybody's own.
@@ -79,7 +98,7 @@ impl Joining<'_> {
     }
 
     /// What plain init containers of the pod have, and none of its other containers.
-    fn lent(&self) -> CpuSet {
+    pub(super) fn lent(&self) -> CpuSet {
         let (mut lent, mut kept) = (CpuSet::new(), CpuSet::new());
         for container in &self.pod.containers {
             let Some(own) = self.after.cpus.containers.get(&self.id(container)) else { continue };
@@ -92,7 +111,7 @@ impl Joining<'_> {
         lent - &kept
     }
 
-    fn hints_for(&self, need: Option<usize>, bytes: Option<Bytes>) -> Result<Vec<Provider>, Refusal> {
+    fn hints_for(&mut self, need: Option<usize>, amounts: &Amounts) -> Result<Vec<Provider>, Refusal> {
         let mut provider = BTreeMap::new();
         if let Some(need) = need {
             if self.native.full_cores {
@@ -101,17 +120,23 @@ impl Joining<'_> {
             }
             let hints = native_hints(self.machine, &self.available(), &self.lent(), need);
             if hints.is_empty() {
+                let nodes = self.machine.nodes().iter().filter(|node| !node.cpus.is_empty());
+                let nodes = nodes.map(|node| (NumaMask::only(node.id), Lack::Room));
+                self.lacking = Some((CPU.to_owned(), nodes.collect()));
                 return Err(self.short(need));
             }
             provider.insert(CPU.to_owned(), Some(hints));
         }
-        if let Some(bytes) = bytes {
+        if !amounts.is_empty() {
             let room = Room::of(self.after, &self.supply, &self.pod.uid);
-            let hints = room.hints(bytes);
+            let hints = room.hints(amounts);
             if hints.is_empty() {
-                return Err(room.short(bytes));
+                let nodes = self.machine.memory_nodes();
+                let nodes = nodes.iter().map(|node| (NumaMask::only(node), Lack::Room));
+                self.lacking = Some((MEMORY.to_owned(), nodes.collect()));
+                return Err(room.short(amounts));
             }
-            provider.insert(MEMORY.to_owned(), Some(hints));
+            provider.extend(amounts.keys().map(|resource| (resource.to_string(), Some(hints.clone()))));
         }
         Ok(if provider.is_empty() { Vec::new() } else { vec![provider] })
     }
@@ -145,7 +170,7 @@ impl Joining<'_> {
         Ok(near | &rest)
     }
 
-    fn put_cpus(&mut self, asked: &Asked, own: Option<CpuSet>) {
+    pub(super) fn put_cpus(&mut self, asked: &Asked, own: Option<CpuSet>) {
         let dedicated = own.is_some();
         let cpus = own.unwrap_or_default();
         let entry = Container {
@@ -169,26 +194,39 @@ impl Joining<'_> {
     pub(super) fn put_memory(&mut self, asked: &Asked, hint: Option<&NumaMask>) -> Result<(), Refusal> {
         let id = self.id(asked);
         self.after.memory.containers.remove(&id);
-        let mut entry = memory::Container {
-            kind: self.pod.kind(asked),
-            qos: QosLevel::Shared,
-            wishes: Wishes::default(),
-            request: asked.memory.map(|bytes| (memory::Resource::Memory, bytes)).into_iter().collect(),
-            taken: BTreeMap::new(),
-            bound_to: None,
-            mems: NumaMask::new(),
-        };
-        if let Some(bytes) = self.bytes(asked) {
+        let mut entry = self.unbound_memory(asked);
+        let amounts = self.amounts(asked);
+        if !amounts.is_empty() {
             let room = Room::of(self.after, &self.supply, &self.pod.uid);
-            let nodes = room.nodes(bytes, hint)?;
-            let taken = room.taken(bytes, &nodes);
+            let nodes = room.nodes(&amounts, hint)?;
+            let taken = room.taken(&amounts, &nodes);
             let lenders = room.lenders;
             take_over(self.after, &lenders, &taken);
-            entry.taken = [(memory::Resource::Memory, taken)].into();
+            entry.taken = taken;
             entry.bound_to = Some(nodes);
         }
         self.after.memory.containers.insert(id, Arc::new(entry));
         Ok(())
+    }
+}
+
+impl Joining<'_> {
+    /// Memory of all nodes that are nobody's own, whatever it asks for.
+    pub(super) fn put_unbound_memory(&mut self, asked: &Asked) {
+        let entry = self.unbound_memory(asked);
+        self.after.memory.containers.insert(self.id(asked), Arc::new(entry));
+    }
+
+    fn unbound_memory(&self, asked: &Asked) -> memory::Container {
+        memory::Container {
+            kind: self.pod.kind(asked),
+            qos: QosLevel::Shared,
+            wishes: Wishes::default(),
+            request: asked.memory_amounts(),
+            taken: BTreeMap::new(),
+            bound_to: None,
+            mems: NumaMask::new(),
+        }
     }
 }
 
@@ -198,16 +236,15 @@ impl Containers<Asked> for Joining<'_> {
     fn hints(&mut self, subject: Subject<'_, Asked>) -> Result<Vec<Provider>, Refusal> {
         match subject {
             Subject::Container(asked) => {
-                let mut providers = self.hints_for(self.need(asked), self.bytes(asked))?;
+                let mut providers = self.hints_for(self.need(asked), &self.amounts(asked))?;
                 providers.extend(self.plugins.and_then(|plugins| plugins.of(asked)).cloned());
                 Ok(providers)
             }
             Subject::Pod(all) => {
                 let need = self.pod.total(|asked| self.need(asked).unwrap_or_default() as u64);
-                let bytes = self.pod.total(|asked| self.bytes(asked).unwrap_or_default().0);
+                let amounts = self.pod.total_amounts(|asked| self.has_memory(asked));
                 let need = usize::try_from(need).unwrap_or(usize::MAX);
-                let bytes = Some(Bytes(bytes)).filter(|b| b.0 > 0);
-                let mut providers = self.hints_for(Some(need).filter(|need| *need > 0), bytes)?;
+                let mut providers = self.hints_for(Some(need).filter(|need| *need > 0), &amounts)?;
                 providers.extend(self.plugins.into_iter().flat_map(|plugins| plugins.of_all(all)));
                 Ok(providers)
             }
@@ -221,7 +258,10 @@ impl Containers<Asked> for Joining<'_> {
             None => None,
         };
         self.put_cpus(asked, own);
-        self.put_memory(asked, mask(merged.hint(MEMORY)).as_ref())
+        let memory = self.amounts(asked).into_keys().map(|resource| resource.to_string());
+        let memory =
+            std::iter::once(MEMORY.to_owned()).chain(memory).find_map(|name| mask(merged.hint(&name)));
+        self.put_memory(asked, memory.as_ref())
     }
 }
 

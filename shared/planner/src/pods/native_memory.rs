@@ -1,6 +1,6 @@
 //! Memory under the native policy: as the kubelet's static memory manager places Guaranteed containers.
 
-use super::{Refusal, Role, State, refuse};
+use super::{Refusal, Role, State, amounts::Amounts, refuse};
 use crate::{
     plan::{Reason, Rule},
     policy::{
@@ -15,6 +15,9 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 /// Above so many nodes only masks of the smallest possible size and the next are offered.
 const EVERY_MASK_NODES: usize = 16;
+
+/// Bytes by resource and NUMA node.
+pub(super) type Taken = BTreeMap<Resource, BTreeMap<u32, Bytes>>;
 
 /// What a container may have: what is free, and what plain init containers of its pod lend it.
 pub(super) struct Room<'a> {
@@ -35,42 +38,57 @@ impl<'a> Room<'a> {
         Self { state, supply, lenders }
     }
 
-    fn usable(&self, node: u32) -> u64 {
-        self.state.memory.free(self.supply, node, Resource::Memory).0.saturating_add(self.lent(node))
+    fn usable(&self, node: u32, resource: Resource) -> u64 {
+        self.state.memory.free(self.supply, node, resource).0.saturating_add(self.lent(node, resource))
     }
 
-    fn lent(&self, node: u32) -> u64 {
+    fn lent(&self, node: u32, resource: Resource) -> u64 {
         let taken = |id: &ContainerId| {
             let container = self.state.memory.containers.get(id)?;
-            container.taken.get(&Resource::Memory)?.get(&node).map(|bytes| bytes.0)
+            container.taken.get(&resource)?.get(&node).map(|bytes| bytes.0)
         };
         self.lenders.iter().filter_map(taken).fold(0, u64::saturating_add)
     }
 
-    fn capacity(&self, node: u32) -> u64 {
-        self.supply.allocatable(node, Resource::Memory).0
+    fn capacity(&self, node: u32, resource: Resource) -> u64 {
+        self.supply.allocatable(node, resource).0
     }
 
-    fn room(&self, mask: &NumaMask) -> u64 {
-        mask.iter().map(|node| self.usable(node)).fold(0, u64::saturating_add)
+    /// Whether these nodes have enough of every resource.
+    fn fits(&self, mask: &NumaMask, asked: &Amounts) -> bool {
+        holds(mask, asked, |node, resource| self.usable(node, resource))
     }
 
-    fn masks(&self, asked: Bytes) -> Vec<(NumaMask, bool)> {
+    fn masks(&self, asked: &Amounts) -> Vec<(NumaMask, bool)> {
         let all: NumaMask = self.supply.0.keys().copied().collect();
-        let Some(least) = self.least(asked) else { return Vec::new() };
+        let Some(least) = self.least(&all, asked) else { return Vec::new() };
         let sizes = if all.len() > EVERY_MASK_NODES { least + 1 } else { all.len() };
-        let masks = every_mask(&all, sizes).into_iter().filter(|mask| self.room(mask) >= asked.0);
+        let masks = every_mask(&all, sizes).into_iter().filter(|mask| self.fits(mask, asked));
         masks.map(|mask| (mask.len() == least, mask)).map(|(least, mask)| (mask, least)).collect()
     }
 
-    /// Every set of nodes with room; preferred are those as small as the nodes' capacity allows.
-    pub(super) fn hints(&self, asked: Bytes) -> Vec<Hint> {
+    /// Every set of nodes with room for all that is asked for; preferred are those as small as the nodes' capacity allows.
+    pub(super) fn hints(&self, asked: &Amounts) -> Vec<Hint> {
         self.masks(asked).into_iter().map(|(mask, preferred)| Hint::on(mask, preferred)).collect()
     }
 
     /// On how few nodes so much could lie if all were free.
-    fn least(&self, asked: Bytes) -> Option<usize> {
-        let mut sizes: Vec<u64> = self.supply.0.keys().map(|node| self.capacity(*node)).collect();
+    fn least(&self, all: &NumaMask, asked: &Amounts) -> Option<usize> {
+        let mut least = 1;
+        for (resource, bytes) in asked {
+            least = least.max(self.least_of(*resource, *bytes)?);
+        }
+        if asked.len() < 2 {
+            return Some(least);
+        }
+        // The nodes that are large in one resource need not be large in the other.
+        let masks = |size| every_mask(all, size).into_iter().filter(move |mask| mask.len() == size);
+        let held = |mask: &NumaMask| holds(mask, asked, |node, resource| self.capacity(node, resource));
+        (least..=all.len()).find(|size| masks(*size).any(|mask| held(&mask)))
+    }
+
+    fn least_of(&self, resource: Resource, asked: Bytes) -> Option<usize> {
+        let mut sizes: Vec<u64> = self.supply.0.keys().map(|node| self.capacity(*node, resource)).collect();
         sizes.sort_unstable_by_key(|size| Reverse(*size));
         let mut held = 0u64;
         let last = sizes.iter().position(|size| {
@@ -81,8 +99,8 @@ impl<'a> Room<'a> {
     }
 
     /// The nodes of the hint if they have room, else the fewest beside them that do, else the fewest of any.
-    pub(super) fn nodes(&self, asked: Bytes, hint: Option<&NumaMask>) -> Result<NumaMask, Refusal> {
-        if let Some(mask) = hint.filter(|mask| !mask.is_empty() && self.room(mask) >= asked.0) {
+    pub(super) fn nodes(&self, asked: &Amounts, hint: Option<&NumaMask>) -> Result<NumaMask, Refusal> {
+        if let Some(mask) = hint.filter(|mask| !mask.is_empty() && self.fits(mask, asked)) {
             return Ok(mask.clone());
         }
         let masks = self.masks(asked);
@@ -91,46 +109,63 @@ impl<'a> Room<'a> {
         found.map(|(mask, _)| mask.clone()).ok_or_else(|| self.short(asked))
     }
 
-    pub(super) fn short(&self, asked: Bytes) -> Refusal {
-        let free: Vec<_> =
-            self.supply.0.keys().map(|node| format!("{} on {node}", Bytes(self.usable(*node)))).collect();
-        refuse(
-            Reason::Insufficient,
-            Rule::MemoryRoom,
-            format!("{asked} of memory is asked for; free by NUMA node: {}", free.join(", ")),
-        )
+    /// Names what there is too little of on all nodes together, or where there is enough of each, all that is asked for.
+    pub(super) fn short(&self, asked: &Amounts) -> Refusal {
+        let all: NumaMask = self.supply.0.keys().copied().collect();
+        let lacks = |resource: Resource, bytes: Bytes| !self.fits(&all, &[(resource, bytes)].into());
+        let some = asked.iter().any(|(resource, bytes)| lacks(*resource, *bytes));
+        let told = asked.iter().filter(|(resource, bytes)| !some || lacks(**resource, **bytes));
+        let told: Vec<_> = told
+            .map(|(resource, bytes)| {
+                let usable = |node| format!("{} on {node}", Bytes(self.usable(node, *resource)));
+                let free: Vec<_> = self.supply.0.keys().map(|node| usable(*node)).collect();
+                format!("{bytes} of {resource} is asked for; free by NUMA node: {}", free.join(", "))
+            })
+            .collect();
+        refuse(Reason::Insufficient, Rule::MemoryRoom, told.join("; and "))
     }
 
     /// What is taken of these nodes, from the lowest on.
-    pub(super) fn taken(&self, asked: Bytes, nodes: &NumaMask) -> BTreeMap<u32, Bytes> {
-        let mut rest = asked.0;
-        let mut taken = BTreeMap::new();
-        for node in nodes.iter() {
-            let bytes = rest.min(self.usable(node));
-            rest -= bytes;
-            if bytes > 0 {
-                taken.insert(node, Bytes(bytes));
+    pub(super) fn taken(&self, asked: &Amounts, nodes: &NumaMask) -> Taken {
+        let of = |(resource, bytes): (&Resource, &Bytes)| {
+            let mut rest = bytes.0;
+            let mut taken = BTreeMap::new();
+            for node in nodes.iter() {
+                let bytes = rest.min(self.usable(node, *resource));
+                rest -= bytes;
+                if bytes > 0 {
+                    taken.insert(node, Bytes(bytes));
+                }
             }
-        }
-        taken
+            (*resource, taken)
+        };
+        asked.iter().map(of).collect()
     }
 }
 
+fn holds(mask: &NumaMask, asked: &Amounts, has: impl Fn(u32, Resource) -> u64) -> bool {
+    asked.iter().all(|(resource, bytes)| {
+        mask.iter().map(|node| has(node, *resource)).fold(0, u64::saturating_add) >= bytes.0
+    })
+}
+
 /// Takes this much off what the lenders have: it is used again.
-pub(super) fn take_over(state: &mut State, lenders: &[ContainerId], taken: &BTreeMap<u32, Bytes>) {
-    for (node, bytes) in taken {
-        let mut rest = bytes.0;
-        for id in lenders {
-            let held = state
-                .memory
-                .containers
-                .get_mut(id)
-                .and_then(|container| Arc::make_mut(container).taken.get_mut(&Resource::Memory))
-                .and_then(|taken| taken.get_mut(node));
-            if let Some(held) = held {
-                let off = rest.min(held.0);
-                held.0 -= off;
-                rest -= off;
+pub(super) fn take_over(state: &mut State, lenders: &[ContainerId], taken: &Taken) {
+    for (resource, taken) in taken {
+        for (node, bytes) in taken {
+            let mut rest = bytes.0;
+            for id in lenders {
+                let held = state
+                    .memory
+                    .containers
+                    .get_mut(id)
+                    .and_then(|container| Arc::make_mut(container).taken.get_mut(resource))
+                    .and_then(|taken| taken.get_mut(node));
+                if let Some(held) = held {
+                    let off = rest.min(held.0);
+                    held.0 -= off;
+                    rest -= off;
+                }
             }
         }
     }

@@ -116,12 +116,7 @@ impl<'a> Seen<'a> {
             if own && !entry.cpus.is_disjoint(&self.state.cpus.reserved) {
                 flags.insert(Flag::OnReserved);
             }
-            let home = own.then_some(entry.numa_hint).flatten().map(NumaMask::only);
-            let spans = |home: NumaMask| {
-                let nodes = self.machine.nodes_of(&placement.cpus);
-                !nodes.is_empty() && nodes != home
-            };
-            if home.is_some_and(spans) {
+            if own && self.spans(entry, &placement.cpus) {
                 flags.insert(Flag::NumaBindingSpans);
             }
             placement.exclusive = own && !placement.cpus.is_empty();
@@ -141,6 +136,22 @@ impl<'a> Seen<'a> {
         }
         placement.flags = flags;
         placement
+    }
+
+    /// Whether a bound container's own CPUs are on other NUMA nodes than it may have: on more than one, unless it has asked for more, or
+    /// on another one than it was bound to. Whoever placed it: an earlier version or another allocator may have had it otherwise.
+    fn spans(&self, entry: &Container, cpus: &CpuSet) -> bool {
+        let nodes = self.machine.nodes_of(cpus);
+        let wishes = &entry.wishes;
+        let ids = wishes.numa_ids(self.machine).ok().flatten().filter(|_| wishes.numa_binding());
+        if ids.is_some_and(|ids| !nodes.is_subset(&ids)) {
+            return true;
+        }
+        if let Some(home) = entry.numa_hint {
+            return !nodes.is_empty() && nodes != NumaMask::only(home);
+        }
+        let number = wishes.numa_number(self.machine).ok().flatten().unwrap_or(1);
+        wishes.numa_binding() && !wishes.numa_exclusive() && nodes.len() > number
     }
 
     /// A system container that names no pool, or one that there is not, runs on all CPUs; a shared one that names what cannot be

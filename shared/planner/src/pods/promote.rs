@@ -1,63 +1,115 @@
 //! Pods that run in the shared pool because there was no room: dedicated ones get their set as soon as there is, and those whose
 //! binding was lost are bound again.
 
-use super::{CpuPolicy, Plan, Plugins, Pod, PodRequest, Rules, State, Trace, join, settled};
+use super::{Asked, CpuPolicy, Plan, Plugins, Pod, PodRequest, Rules, State, Trace, division, join, settled};
 use crate::plan::Flag;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
+use std::collections::BTreeSet;
 
 /// What sends a dedicated pod to the shared pool until there is room.
 const MAKESHIFT: [Flag; 2] = [Flag::AdoptedWithoutRoom, Flag::CpuOffline];
 
 /// Gives each dedicated pod that was left without a set one, and binds shared ones whose binding was lost, where there is room now;
-/// those that were decided first come first.
+/// those that were decided first come first. Under the native policy each container that was left without a set gets one.
 /// Nothing is refused: what does not fit waits on.
 pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
+    promote_traced(state, machine, rules, &mut Trace::off())
+}
+
+/// As [`promote`], and notes in `trace` what was weighed for those who get what they asked for.
+pub fn promote_traced(state: &State, machine: &Machine, rules: &Rules, trace: &mut Trace) -> Plan {
     let machine = rules.confine(machine);
-    let makeshift = state.pods.of_kind(is_makeshift).map(|(_, pod)| pod);
+    let native = matches!(rules.cpu_policy, CpuPolicy::Native(_));
+    let makeshift = state.pods.of_kind(|pod| if native { is_flagged(pod) } else { is_makeshift(pod) });
     let wants = |pod: &&Pod| match pod.qos {
+        _ if native => true,
         QosLevel::Dedicated => pod.total_cpu().0 > 0,
         _ => pod.wishes.numa_binding(),
     };
-    let mut waiting: Vec<&Pod> = makeshift.filter(wants).collect();
-    if !matches!(rules.cpu_policy, CpuPolicy::Dynamic(_)) {
-        // Each container has its own set there, and what is left of a pod's stays with it.
-        waiting.clear();
-    }
+    let mut waiting: Vec<&Pod> = makeshift.map(|(_, pod)| pod).filter(wants).collect();
     waiting.sort_by_key(|pod| (pod.since_unix_ms, &pod.uid));
     let mut after = state.clone();
     for pod in waiting {
-        let mut attempt = after.clone();
-        attempt.pods.remove(&pod.uid);
-        attempt.drop_containers(&pod.uid, |_| true);
-        settled::settle(&mut attempt, &machine, rules);
-        let mut flags = pod.flags.clone();
-        flags.retain(|flag| !MAKESHIFT.contains(flag) && *flag != Flag::NumaBindingLost);
-        let request = PodRequest {
-            uid: pod.uid.clone(),
-            sandbox_id: pod.sandbox_id.clone(),
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            qos: pod.qos,
-            class: pod.class,
-            wishes: pod.wishes.clone(),
-            node_agent: pod.node_agent,
-            told: pod.told.clone(),
-            flags,
-            containers: pod.containers.clone(),
-            plugins: Plugins { given: pod.given.clone(), ..Plugins::default() },
-            now_unix_ms: pod.since_unix_ms,
-        };
-        if join::admit(&mut attempt, &machine, rules, &request, &mut Trace::off()).is_ok() {
-            after = attempt;
+        if native {
+            promote_containers(&mut after, &machine, rules, pod, trace);
+        } else if let Some(promoted) = promoted(&after, &machine, rules, pod, trace) {
+            after = promoted;
         }
     }
     Plan::between(state, after, &machine)
 }
 
+/// The state with the pod placed anew.
+fn promoted(state: &State, machine: &Machine, rules: &Rules, pod: &Pod, trace: &mut Trace) -> Option<State> {
+    let mut attempt = state.clone();
+    attempt.pods.remove(&pod.uid);
+    attempt.drop_containers(&pod.uid, |_| true);
+    settled::settle(&mut attempt, machine, rules);
+    let mut flags = pod.flags.clone();
+    flags.retain(|flag| !MAKESHIFT.contains(flag) && *flag != Flag::NumaBindingLost);
+    let plugins = Plugins { given: pod.given.clone(), ..Plugins::default() };
+    let request = PodRequest { flags, plugins, ..again(pod, pod.containers.clone()) };
+    let mark = trace.mark();
+    match join::admit(&mut attempt, machine, rules, &request, trace) {
+        Ok(()) => Some(attempt),
+        Err(_) => {
+            trace.rewind(mark);
+            None
+        }
+    }
+}
+
+/// Each container in itself: what the others of the pod have stays with them.
+fn promote_containers(after: &mut State, machine: &Machine, rules: &Rules, pod: &Pod, trace: &mut Trace) {
+    for lacking in division::lacking(after, pod) {
+        let mut attempt = after.clone();
+        attempt.drop_containers(&pod.uid, |name| name == lacking.name);
+        attempt.change_pod(&pod.uid, |pod| pod.containers.retain(|own| own.name != lacking.name));
+        let request = again(pod, vec![lacking]);
+        let mark = trace.mark();
+        if join::admit(&mut attempt, machine, rules, &request, trace).is_err() {
+            trace.rewind(mark);
+        } else {
+            // The order in which they were told is kept.
+            attempt.change_pod(&pod.uid, |known| known.containers.clone_from(&pod.containers));
+            *after = attempt;
+        }
+    }
+    if division::lacking(after, pod).is_empty() {
+        after.change_pod(&pod.uid, |pod| {
+            pod.flags.retain(|flag| !MAKESHIFT.contains(flag));
+            pod.served = pod.qos;
+        });
+    }
+}
+
+/// These containers of a pod that is known, as if they came anew.
+pub(super) fn again(pod: &Pod, containers: Vec<Asked>) -> PodRequest {
+    PodRequest {
+        uid: pod.uid.clone(),
+        sandbox_id: pod.sandbox_id.clone(),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        qos: pod.qos,
+        class: pod.class,
+        wishes: pod.wishes.clone(),
+        node_agent: pod.node_agent,
+        told: pod.told.clone(),
+        flags: BTreeSet::new(),
+        containers,
+        plugins: Plugins::default(),
+        now_unix_ms: pod.since_unix_ms,
+    }
+}
+
+fn is_flagged(pod: &Pod) -> bool {
+    MAKESHIFT.iter().any(|flag| pod.flags.contains(flag))
+}
+
 fn is_makeshift(pod: &Pod) -> bool {
     let waits = match pod.qos {
-        QosLevel::Dedicated => MAKESHIFT.iter().any(|flag| pod.flags.contains(flag)),
+        QosLevel::Dedicated => is_flagged(pod),
         QosLevel::Shared => pod.flags.contains(&Flag::NumaBindingLost),
         QosLevel::Reclaimed | QosLevel::System => false,
     };

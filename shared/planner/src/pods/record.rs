@@ -224,6 +224,7 @@ pub fn encode(state: &State, pod: &Pod) -> Vec<u8> {
             cpus: state.cpus.containers.get(&id).map(|own| cpu_entry(own)),
             memory: state.memory.containers.get(&id).map(|own| memory_entry(own)),
             plugins: pod.given.get(&asked.name).into_iter().flatten().map(plugin_entry).collect(),
+            huge_pages: asked.huge_pages.iter().map(|(size, bytes)| (size.0, bytes.0)).collect(),
         }
     };
     AllocationRecord {
@@ -354,6 +355,11 @@ fn decode(state: &mut State, bytes: &[u8]) -> Result<(), RecordError> {
             cpu: container.cpu_milli.map(MilliCpu),
             limit: container.limit_milli.map(MilliCpu),
             memory: container.memory_bytes.map(Bytes),
+            huge_pages: container
+                .huge_pages
+                .iter()
+                .map(|(size, bytes)| (Bytes(*size), Bytes(*bytes)))
+                .collect(),
         });
     }
     state.cpus.containers.extend(cpus);

@@ -8,7 +8,7 @@ use crate::{
 use oxalyst_qos::{Attributes, QosLevel};
 use oxalyst_topology::CpuSet;
 use oxalyst_units::{Bytes, MilliCpu};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A request to plan. Time is a field: planning reads no clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +85,9 @@ pub struct Asked {
     pub limit: Option<MilliCpu>,
     /// Memory asked for; `None`: none.
     pub memory: Option<Bytes>,
+    /// Huge pages asked for, in bytes by the bytes of a page. They are set aside for as long as the container runs: no resize changes
+    /// them.
+    pub huge_pages: BTreeMap<Bytes, Bytes>,
 }
 
 /// What a running container is to have. What is `None` stays as it is.

@@ -5,11 +5,11 @@ use super::{
 };
 use crate::{
     plan::{NativeOption, Reason, Rule, exclusive_cpus, place_native, take_native},
-    policy::{ContainerId, Options},
+    policy::{ContainerId, Lack, Options},
     topology_manager::{Policy, Unaligned, merge},
 };
 use oxalyst_qos::QosLevel;
-use oxalyst_topology::{CpuSet, Machine};
+use oxalyst_topology::{CpuSet, Machine, NumaMask};
 use std::sync::Arc;
 
 /// Growing keeps what the container has, shrinking gives back what came later first. What cannot be had is refused whole.
@@ -43,9 +43,22 @@ pub(super) fn resize(
     if pod.node_agent {
         return Ok(());
     }
+    trace.about(&pod.uid);
     match &rules.cpu_policy {
         CpuPolicy::Dynamic(options) => of_level(after, machine, rules, options, &pod, (&old, &new), trace)?,
-        CpuPolicy::Native(native) => of_own(after, machine, rules, *native, &pod, (&old, &new))?,
+        CpuPolicy::Native(native) => {
+            let nodes = own_nodes(after, machine, &pod, &new);
+            match of_own(after, machine, rules, *native, &pod, (&old, &new)) {
+                Ok(()) => trace.stays(Some(&new.name), dynamic::CPU, nodes.as_ref()),
+                Err(refusal) => {
+                    let resource = if old.cpu == new.cpu { dynamic::MEMORY } else { dynamic::CPU };
+                    let nodes = nodes.map(|nodes| (resource.to_owned(), vec![(nodes, Lack::Room)]));
+                    trace.unhinted(Some(&new.name));
+                    trace.lacking(nodes.filter(|_| refusal.reason != Reason::Unsupported));
+                    return Err(refusal);
+                }
+            }
+        }
     }
     settled::settle(after, machine, rules);
     settled::check(&before, after, machine)
@@ -76,7 +89,9 @@ fn of_level(
     let mut joining = dynamic::Joining::new(after, machine, rules, options, pod);
     joining.resize = true;
     let policy = joining.topology(rules);
-    let providers = joining.providers(&main)?;
+    let providers = joining.providers(&main).inspect_err(|_| trace.unhinted(Some(&main.name)));
+    trace.lacking(joining.lacking.take());
+    let providers = providers?;
     trace.weighed(Some(&main.name), &providers);
     let merged = merge(&policy, &rules.nodes(machine), &providers);
     let merged = merged.map_err(|error| refuse(Reason::Unsupported, Rule::Alignment, error.to_string()))?;
@@ -110,6 +125,13 @@ fn forget_offline(after: &mut State, machine: &Machine, uid: &str) {
     );
 }
 
+/// The NUMA nodes of the container's own set, which it stays on; `None`: it has none.
+fn own_nodes(state: &State, machine: &Machine, pod: &Pod, container: &Asked) -> Option<NumaMask> {
+    let id = ContainerId::new(pod.uid.as_str(), container.name.as_str());
+    let own = state.cpus.containers.get(&id).filter(|own| own.qos == QosLevel::Dedicated);
+    own.map(|own| machine.nodes_of(&own.cpus))
+}
+
 /// Under the native policy: the container's own set.
 fn of_own(
     after: &mut State,
@@ -123,7 +145,7 @@ fn of_own(
     let id = ContainerId::new(pod.uid.as_str(), new.name.as_str());
     let Some(known) = after.cpus.containers.get(&id).cloned() else { return Ok(()) };
     let supply = rules.supply(machine);
-    let mut joining = native::Joining { after, machine, native, supply, pod, plugins: None };
+    let mut joining = native::Joining { after, machine, native, supply, pod, plugins: None, lacking: None };
     let mut entry = (*known).clone();
     entry.request = new.cpu.unwrap_or_default();
     if old.cpu != new.cpu {

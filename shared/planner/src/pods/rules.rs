@@ -106,7 +106,7 @@ impl Rules {
         let supply = nodes.map(|node| {
             let reserved = self.memory_reserved.get(&node.id).copied().unwrap_or_default();
             let total = node.memory.unwrap_or(UNKNOWN);
-            (node.id, memory::NodeSupply { total, huge_pages: BTreeMap::new(), reserved })
+            (node.id, memory::NodeSupply { total, huge_pages: node.huge_pages.clone(), reserved })
         });
         memory::Supply(supply.collect())
     }

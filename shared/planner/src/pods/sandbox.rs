@@ -1,19 +1,13 @@
 //! Pods as their sandboxes tell them: by what they ask for in total, before their containers are known.
 
 use super::{
-    Asked, Given, Plan, PodRequest, Refusal, Role, Rules, RunningSandbox, SandboxRequest, State, Told, Trace,
-    ended, join, refuse, settled, wording,
+    Asked, Plan, PodRequest, Refusal, Role, Rules, SandboxRequest, State, Told, Trace, ended, join, refuse,
+    settled, wording,
 };
-use crate::{
-    plan::{DecidedBy, Flag, Reason, RequestSource, Rule, Stage},
-    policy::{ContainerId, SHARE, Wishes},
-};
+use crate::plan::{DecidedBy, Flag, Reason, RequestSource, Rule, Stage};
 use oxalyst_qos::{QosLevel, enhancements, node_agent, qos_level};
-use oxalyst_topology::{CpuSet, Machine};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use oxalyst_topology::Machine;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The container that stands for all of a pod of which only the totals are known.
 pub const ALL: &str = "*";
@@ -97,92 +91,20 @@ pub fn release(state: &State, machine: &Machine, rules: &Rules, uid: &str, sandb
 /// The plan that follows a change of the machine or of the reserved CPUs. `affected` is every pod: how the machine was before
 /// is not known here.
 pub fn replan(state: &State, machine: &Machine, rules: &Rules) -> Plan {
+    replan_traced(state, machine, rules, &mut Trace::off())
+}
+
+/// As [`replan`], and notes in `trace` what was weighed for those who are placed anew.
+pub fn replan_traced(state: &State, machine: &Machine, rules: &Rules, trace: &mut Trace) -> Plan {
     let confined = rules.confine(machine);
     let mut after = state.clone();
-    super::lost::take_up(&mut after, &confined, rules, None);
+    super::lost::take_up(&mut after, &confined, rules, None, trace);
     let affected = after.pods.keys().cloned().collect();
     Plan { affected, ..Plan::between(state, after, &confined) }
 }
 
-/// Takes in what runs, as one plan; never refused. Pods that are known keep what they have. Where several are new, those
-/// without a claim to exclusive CPUs come first, then dedicated ones on the CPUs that they run on, then other dedicated ones; a
-/// dedicated pod for which there is no room runs in the shared pool and is flagged. What names no pod is passed over.
-pub fn adopt(state: &State, machine: &Machine, rules: &Rules, running: &[RunningSandbox]) -> Plan {
-    let mut chosen: BTreeMap<&str, &RunningSandbox> = BTreeMap::new();
-    let current = |uid: &str, sandbox: &str| state.pods.get(uid).is_some_and(|pod| pod.sandbox_id == sandbox);
-    for running in running {
-        let (uid, sandbox) = (running.request.pod_uid.as_str(), running.request.sandbox_id.as_str());
-        if uid.is_empty() || sandbox.is_empty() {
-            continue;
-        }
-        match chosen.get(uid) {
-            Some(before) if current(uid, &before.request.sandbox_id) && !current(uid, sandbox) => {}
-            _ => drop(chosen.insert(uid, running)),
-        }
-    }
-    let claim = |running: &RunningSandbox| {
-        let pod = understood(&running.request, DecidedBy::Reconcile);
-        match (pod.qos == QosLevel::Dedicated, &running.cpus) {
-            (true, Some(_)) => 1,
-            (true, None) => 2,
-            (false, _) => 0,
-        }
-    };
-    let mut order: Vec<_> = chosen.into_iter().map(|(uid, running)| (claim(running), uid, running)).collect();
-    order.sort_by_key(|(claim, uid, _)| (*claim, *uid));
-    let confined = rules.confine(machine);
-    let mut after = state.clone();
-    // Who cannot stay where it runs takes nobody's place who can.
-    let mut displaced = Vec::new();
-    for (_, _, running) in order {
-        let stays = exactly(&after, &confined, rules, running);
-        if running.cpus.is_some() && stays.is_none() && is_dedicated(&running.request) {
-            displaced.push(running);
-        } else {
-            take_in(&mut after, &confined, rules, running, stays);
-        }
-    }
-    for running in displaced {
-        take_in(&mut after, &confined, rules, running, None);
-    }
-    Plan::between(state, after, &confined)
-}
-
-/// `stays`: the state with the pod where it runs.
-fn take_in(
-    after: &mut State,
-    machine: &Machine,
-    rules: &Rules,
-    running: &RunningSandbox,
-    stays: Option<State>,
-) {
-    let request = &running.request;
-    let waits = request.milli_cpu().is_none();
-    match after.pods.get(&request.pod_uid) {
-        Some(known)
-            if known.sandbox_id != request.sandbox_id && after.released.contains(&request.sandbox_id) =>
-        {
-            return;
-        }
-        Some(known) if !known.told.open || waits => {
-            *after = moved(after, request);
-            return;
-        }
-        // It may still tell its request: nothing is decided yet.
-        None if waits && request.stage == Stage::Sandbox && is_dedicated(request) => return,
-        _ => {}
-    }
-    let placed = stays
-        .map_or_else(|| first(after, machine, rules, request, DecidedBy::Reconcile, &mut Trace::off()), Ok);
-    *after = placed.unwrap_or_else(|_| without_room(after, machine, rules, request));
-}
-
-fn is_dedicated(request: &SandboxRequest) -> bool {
-    understood(request, DecidedBy::Reconcile).qos == QosLevel::Dedicated
-}
-
 /// The state with the pod that is new, or still open. The machine is the confined one.
-fn first(
+pub(super) fn first(
     state: &State,
     machine: &Machine,
     rules: &Rules,
@@ -211,7 +133,7 @@ fn first(
 }
 
 /// The same pod in the request's sandbox.
-fn moved(state: &State, request: &SandboxRequest) -> State {
+pub(super) fn moved(state: &State, request: &SandboxRequest) -> State {
     let mut after = state.clone();
     move_to(&mut after, &request.pod_uid, &request.sandbox_id);
     after
@@ -231,87 +153,6 @@ fn retire(state: &mut State, before: &str, now: &str) {
     if !before.is_empty() && before != now {
         state.released.remember(before);
     }
-}
-
-/// The pod, if it is new or still open, on the CPUs that it runs on, if they are as many as it asks for and nobody else's.
-fn exactly(state: &State, machine: &Machine, rules: &Rules, running: &RunningSandbox) -> Option<State> {
-    let request = &running.request;
-    let cpus = running.cpus.as_ref()?;
-    if state.pods.get(&request.pod_uid).is_some_and(|known| !known.told.open) {
-        return None;
-    }
-    let asked = request.milli_cpu().filter(|_| is_dedicated(request))?;
-    let fits = u64::try_from(cpus.len()).is_ok_and(|len| len == asked.ceil_cpus());
-    // What is free to it: admitted anywhere first, then moved onto its own CPUs.
-    let mut after = first(state, machine, rules, request, DecidedBy::Reconcile, &mut Trace::off()).ok()?;
-    let id = ContainerId::new(request.pod_uid.as_str(), ALL);
-    let own = after.cpus.containers.get(&id)?.clone();
-    let free =
-        super::free_per_node(&after, machine).iter().fold(own.cpus.clone(), |all, node| all | &node.cpus);
-    let nodes = machine.nodes_of(cpus);
-    let right_nodes = own.numa_hint.is_none() && !own.wishes.numa_exclusive() || nodes.len() == 1;
-    if !fits || !cpus.is_subset(&free) || !right_nodes || own.qos != QosLevel::Dedicated {
-        return None;
-    }
-    let mut entry = (*own).clone();
-    entry.cpus = cpus.clone();
-    entry.baseline = cpus.clone();
-    entry.numa_hint = own.numa_hint.and(nodes.first());
-    after.cpus.containers.insert(id.clone(), Arc::new(entry));
-    if let Some(memory) = after.memory.containers.get_mut(&id).filter(|memory| memory.bound_to.is_some()) {
-        Arc::make_mut(memory).bound_to = Some(nodes);
-    }
-    settled::settle(&mut after, machine, rules);
-    settled::check(state, &after, machine).ok().map(|()| after)
-}
-
-/// The pod in the shared pool, though there is no room for it: it runs already.
-fn without_room(state: &State, machine: &Machine, rules: &Rules, request: &SandboxRequest) -> State {
-    let mut after = state.clone();
-    let mut pod = understood(request, DecidedBy::Reconcile);
-    let dedicated = pod.qos == QosLevel::Dedicated;
-    let (uid, sandbox_id) = (request.pod_uid.clone(), request.sandbox_id.clone());
-    if dedicated {
-        pod.flags.insert(Flag::AdoptedWithoutRoom);
-    }
-    // A node agent needs no room: admitted as one, it then becomes a container of the pool.
-    after.pods.remove(&uid);
-    after.drop_containers(&uid, |_| true);
-    let wishes = Wishes::default();
-    let known = super::Pod {
-        uid,
-        sandbox_id,
-        namespace: pod.namespace,
-        name: pod.name,
-        qos: pod.qos,
-        class: pod.class,
-        wishes: if dedicated { pod.wishes } else { wishes.clone() },
-        served: if dedicated { QosLevel::Shared } else { pod.qos },
-        node_agent: false,
-        main: ALL.to_owned(),
-        containers: pod.containers,
-        told: Told { open: false, ..pod.told },
-        flags: pod.flags,
-        given: Given::new(),
-        since_unix_ms: pod.now_unix_ms,
-    };
-    let entry = crate::policy::Container {
-        pod_name: known.full_name(),
-        kind: crate::policy::ContainerKind::Main,
-        qos: known.served,
-        wishes,
-        owner: Some(if known.served == QosLevel::Reclaimed { "reclaim" } else { SHARE }.to_owned()),
-        ramp_up: false,
-        cpus: CpuSet::new(),
-        baseline: CpuSet::new(),
-        request: known.told.request.unwrap_or_default(),
-        pod_request: None,
-        numa_hint: None,
-    };
-    after.cpus.containers.insert(ContainerId::new(known.uid.as_str(), ALL), Arc::new(entry));
-    after.pods.insert(known.uid.clone(), Arc::new(known));
-    settled::settle(&mut after, machine, rules);
-    after
 }
 
 /// A request as it is understood.
@@ -353,6 +194,7 @@ pub fn understood(request: &SandboxRequest, decided_by: DecidedBy) -> PodRequest
             cpu: asked,
             limit: None,
             memory: None,
+            huge_pages: BTreeMap::new(),
         }],
         now_unix_ms: request.now_unix_ms,
     }

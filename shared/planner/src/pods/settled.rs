@@ -12,8 +12,21 @@ use std::collections::BTreeSet;
 /// Recomputations of pools that overlap; two were enough wherever it was tried.
 const OVERLAP_ROUNDS: usize = 8;
 
+#[cfg(test)]
+thread_local! {
+    static TIMES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How often [`settle`] ran on this thread: what a plan costs on a node of many pods.
+#[cfg(test)]
+pub(super) fn times() -> usize {
+    TIMES.get()
+}
+
 /// Computes pools, and the CPUs and memory of all who have none of their own, anew.
 pub(super) fn settle(state: &mut State, machine: &Machine, rules: &Rules) {
+    #[cfg(test)]
+    TIMES.set(TIMES.get() + 1);
     memory::settle(&mut state.memory, machine);
     shortage::flag(state, machine, rules);
     match &rules.cpu_policy {

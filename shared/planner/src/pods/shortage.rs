@@ -13,21 +13,26 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) fn flag(after: &mut State, machine: &Machine, rules: &Rules) {
     let supply = rules.supply(machine);
     let mut short: BTreeSet<String> = BTreeSet::new();
-    let mut held: BTreeMap<u32, Bytes> = BTreeMap::new();
+    let mut held: BTreeMap<(Resource, u32), Bytes> = BTreeMap::new();
     for group in after.memory.containers.groups() {
-        for (node, bytes) in group.example.taken.get(&Resource::Memory).into_iter().flatten() {
-            let sum = held.entry(*node).or_default();
-            *sum = Bytes(sum.0.saturating_add(bytes.0.saturating_mul(group.count as u64)));
+        for (resource, taken) in &group.example.taken {
+            for (node, bytes) in taken {
+                let sum = held.entry((*resource, *node)).or_default();
+                *sum = Bytes(sum.0.saturating_add(bytes.0.saturating_mul(group.count as u64)));
+            }
         }
     }
-    for (id, own) in after.memory.containers.of_kind(|own| own.taken.contains_key(&Resource::Memory)) {
-        let Some(taken) = own.taken.get(&Resource::Memory) else { continue };
-        let over = |node: &u32| {
-            held.get(node).copied().unwrap_or_default() > supply.allocatable(*node, Resource::Memory)
-        };
-        let asked = own.request.get(&Resource::Memory).copied().unwrap_or_default();
-        let have = Bytes(taken.values().map(|bytes| bytes.0).fold(0, u64::saturating_add));
-        if taken.keys().any(over) || have < asked && own.bound_to.is_some() && !lends(after, id) {
+    for (id, own) in after.memory.containers.of_kind(|own| !own.taken.is_empty()) {
+        let is_short = own.taken.iter().any(|(resource, taken)| {
+            let over = |node: &u32| {
+                held.get(&(*resource, *node)).copied().unwrap_or_default()
+                    > supply.allocatable(*node, *resource)
+            };
+            let asked = own.request.get(resource).copied().unwrap_or_default();
+            let have = Bytes(taken.values().map(|bytes| bytes.0).fold(0, u64::saturating_add));
+            taken.keys().any(over) || have < asked && own.bound_to.is_some() && !lends(after, id)
+        });
+        if is_short {
             short.insert(id.pod.to_string());
         }
     }

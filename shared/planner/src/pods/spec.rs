@@ -1,17 +1,16 @@
 //! Pods whose specs are known: containers of every kind, one by one.
 
 use super::{
-    Asked, CpuPolicy, Plan, Pod, PodRequest, Refusal, Role, Rules, State, Trace, dynamic, join, refuse,
+    Asked, CpuPolicy, Plan, Pod, PodRequest, Refusal, Rules, State, Trace, division, dynamic, join, refuse,
     sandbox, sandbox::ALL, settled, wording,
 };
 use crate::{
-    plan::{Flag, Reason, Rule, exclusive_cpus},
+    plan::{Flag, Reason, Rule},
     policy::{self, ContainerId, ContainerKind, memory},
     topology_manager::Hint,
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
-use oxalyst_units::Bytes;
 use std::{collections::BTreeSet, sync::Arc};
 
 /// Decides for a pod whose sandbox starts, or one of whose containers is created, by its spec.
@@ -53,7 +52,11 @@ pub fn admit_spec_traced(
     let mut after = state.clone();
     if known.is_some_and(|pod| !pod.told.open) {
         sandbox::move_to(&mut after, &request.uid, &request.sandbox_id);
-        let refined = refined(&after, &machine, rules, request);
+        let mark = trace.mark();
+        let refined = refined(&after, &machine, rules, request, trace);
+        if refined.is_none() {
+            trace.rewind(mark);
+        }
         return Ok(Plan::between(state, refined.unwrap_or(after), &machine));
     }
     sandbox::move_to(&mut after, &request.uid, &request.sandbox_id);
@@ -62,18 +65,33 @@ pub fn admit_spec_traced(
 }
 
 /// The spec of a pod came after its pod had been decided: its containers take the place of the one that stood for them all. What
-/// has CPUs of its own keeps exactly these, and a pod whose CPUs would have to move stays as it is. Containers that the spec has
-/// gained since join. A pod that is not known is not taken in.
+/// has CPUs of its own keeps exactly these, and a pod whose CPUs would have to move stays as it is. Under the native policy what the
+/// pod has is divided among its containers. Containers that the spec has gained since join. A pod that is not known is not taken in.
 pub fn refine(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest) -> Plan {
+    refine_traced(state, machine, rules, request, &mut Trace::off())
+}
+
+/// As [`refine`], and notes in `trace` what was weighed.
+pub fn refine_traced(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &PodRequest,
+    trace: &mut Trace,
+) -> Plan {
     let machine = rules.confine(machine);
+    let mark = trace.mark();
     let after = match state.pods.get(&request.uid) {
         Some(pod) if pod.told.open => {
             let mut after = state.clone();
-            anew(&mut after, &machine, rules, request, &mut Trace::off()).ok().map(|()| after)
+            anew(&mut after, &machine, rules, request, trace).ok().map(|()| after)
         }
-        Some(_) => refined(state, &machine, rules, request),
+        Some(_) => refined(state, &machine, rules, request, trace),
         None => None,
     };
+    if after.is_none() {
+        trace.rewind(mark);
+    }
     Plan::between(state, after.unwrap_or_else(|| state.clone()), &machine)
 }
 
@@ -101,14 +119,19 @@ fn anew(
 }
 
 /// `None` where nothing is to be refined, or nothing can be without moving what runs.
-fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest) -> Option<State> {
+fn refined(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    request: &PodRequest,
+    trace: &mut Trace,
+) -> Option<State> {
     let known = state.pods.get(&request.uid)?;
     if known.container(ALL).is_none() {
         let gained = request.containers.iter().any(|asked| known.container(&asked.name).is_none());
         let mut after = state.clone();
         let pod = PodRequest { sandbox_id: known.sandbox_id.clone(), ..request.clone() };
-        return (gained && join::admit(&mut after, machine, rules, &pod, &mut Trace::off()).is_ok())
-            .then_some(after);
+        return (gained && join::admit(&mut after, machine, rules, &pod, trace).is_ok()).then_some(after);
     }
     let mut pod = Pod { containers: request.containers.clone(), ..Pod::clone(known) };
     if !request.flags.contains(&Flag::PluginsUnasked) {
@@ -117,6 +140,16 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
     pod.settle_main();
     pod.told.source = request.told.source;
     pod.told.request = request.told.request.or(pod.told.request);
+    if let CpuPolicy::Native(native) = &rules.cpu_policy
+        && !pod.node_agent
+    {
+        pod.class = request.class;
+        let all = state.cpus.containers.get(&ContainerId::new(pod.uid.as_str(), ALL));
+        let own = all.filter(|own| own.qos == QosLevel::Dedicated);
+        trace.about(&pod.uid);
+        trace.stays(Some(&pod.main), dynamic::CPU, own.map(|own| machine.nodes_of(&own.cpus)).as_ref());
+        return division::divide(state, machine, rules, *native, &pod);
+    }
     let main = pod.container(&pod.main)?.clone();
     let mut after = state.clone();
     if !pod.node_agent {
@@ -124,36 +157,28 @@ fn refined(state: &State, machine: &Machine, rules: &Rules, request: &PodRequest
     }
     let pod = Arc::new(pod);
     after.pods.insert(pod.uid.clone(), Arc::clone(&pod));
+    stays(trace, &after, machine, &pod, &main);
     let others: Vec<Asked> = pod.containers.iter().filter(|asked| asked.name != main.name).cloned().collect();
-    match &rules.cpu_policy {
-        _ if pod.node_agent => {}
-        CpuPolicy::Dynamic(options) => {
-            account_memory(&mut after, machine, rules, options, &pod, &main);
-            dynamic::join(
-                &mut after,
-                machine,
-                rules,
-                options,
-                &pod,
-                (&others, &request.plugins),
-                &mut Trace::off(),
-            )
-            .ok()?;
-            keep_pace(&mut after, &pod);
-        }
-        // Each container has a set of its own there: one for all of them cannot be divided under what runs.
-        CpuPolicy::Native(_) if others.iter().any(|other| other.role != Role::Ephemeral) => return None,
-        CpuPolicy::Native(_) => {
-            let own = after.cpus.containers.get(&id_of(&pod, &main))?;
-            let has = (own.qos == QosLevel::Dedicated).then_some(own.cpus.len());
-            if has != main.cpu.and_then(exclusive_cpus).filter(|_| pod.class == super::Class::Guaranteed) {
-                return None;
-            }
-        }
+    if let CpuPolicy::Dynamic(options) = &rules.cpu_policy
+        && !pod.node_agent
+    {
+        account_memory(&mut after, machine, rules, options, &pod, &main);
+        let new = (&others[..], &request.plugins);
+        dynamic::join(&mut after, machine, rules, options, &pod, new, trace).ok()?;
+        keep_pace(&mut after, &pod);
     }
     settled::settle(&mut after, machine, rules);
     settled::check(state, &after, machine).ok()?;
     (state.cpus.exclusive() == after.cpus.exclusive()).then_some(after)
+}
+
+/// Its main container stays where it is.
+fn stays(trace: &mut Trace, state: &State, machine: &Machine, pod: &Pod, main: &Asked) {
+    let own = state.cpus.containers.get(&id_of(pod, main));
+    let own = own.filter(|own| own.qos == QosLevel::Dedicated || own.is_bound_shared());
+    let nodes = own.map(|own| machine.nodes_of(&own.cpus));
+    trace.about(&pod.uid);
+    trace.stays(Some(&main.name), dynamic::CPU, nodes.as_ref());
 }
 
 fn id_of(pod: &Pod, container: &Asked) -> ContainerId {
@@ -188,7 +213,7 @@ fn account_memory(
 ) {
     let entry = after.memory.containers.get(&id_of(pod, main));
     let Some(nodes) = entry.and_then(|entry| entry.bound_to.clone()) else { return };
-    if !pod.served_wishes().numa_binding() || pod.total_memory() == Bytes(0) {
+    if !pod.served_wishes().numa_binding() || pod.total_amounts(|_| true).is_empty() {
         return;
     }
     let before: memory::State = after.memory.clone();

@@ -21,10 +21,10 @@ mod subsets;
 mod view;
 mod wishes;
 
-pub use hints::hints;
+pub use hints::{Lack, hints, lacking};
 pub use options::{Options, Preference};
-pub(crate) use place::place_in;
 pub use place::{Placed, end_ramp_up, place, remove};
+pub(crate) use place::{place_in, pooled_entry};
 pub use pools::{Recomputed, recompute};
 pub use refusal::{Kind, Refusal};
 pub use request::Request;

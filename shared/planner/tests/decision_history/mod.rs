@@ -146,6 +146,7 @@ fn whole(pod: u8, level: usize, wishes: usize, cpus: u64, gib: u64) -> PodReques
         cpu: Some(MilliCpu::cpus(cpus)).filter(|cpu| cpu.0 > 0),
         limit: None,
         memory: Some(Bytes(gib << 30)).filter(|bytes| bytes.0 > 0),
+        huge_pages: [(Bytes(2 << 20), Bytes(gib << 20))].into_iter().filter(|_| gib % 2 == 1).collect(),
     };
     let init = Asked { name: "init".into(), role: Role::Init, ..app.clone() };
     PodRequest {
@@ -214,6 +215,7 @@ pub fn machine(offline: &[u32]) -> Machine {
     let rows = [[10, 12, 21, 21], [12, 10, 21, 21], [21, 21, 10, 12], [21, 21, 12, 10]];
     let node = |id: u32| NumaNode {
         memory: Some(Bytes(16 << 30)),
+        huge_pages: [(Bytes(2 << 20), Bytes(4 << 20))].into(),
         distances: rows[id as usize].to_vec(),
         ..NumaNode::new(id)
     };

@@ -188,6 +188,7 @@ impl AdmitText {
                 cpu: text.cpu.map(milli),
                 limit: text.limit.map(milli),
                 memory: text.memory.map(Bytes),
+                huge_pages: Default::default(),
             })
         };
         Ok(PodRequest {

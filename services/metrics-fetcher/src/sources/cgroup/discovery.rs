@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use oxalyst_cgroups::{CgroupPath, Error, Found, Hierarchy, Listed, Stamp, walk};
+use oxalyst_cgroups::{CgroupPath, Error, Found, Hierarchy, Listed, Stamp, walk_telling};
 
 use super::descriptors::{Descriptors, Slot};
 use super::news::News;
@@ -66,6 +66,7 @@ impl Discovery {
         roots: &[CgroupPath],
         pass: u64,
         descriptors: &mut Descriptors,
+        each: &mut dyn FnMut(&Path),
     ) -> Result<bool, Error> {
         let recent = self.walked_in.is_some_and(|walked| pass.saturating_sub(walked) < BACKSTOP);
         // Asked even where a walk is due anyway: what it finds is no news afterwards.
@@ -74,7 +75,7 @@ impl Discovery {
         {
             return Ok(false);
         }
-        let walk = walk(hierarchy, roots)?;
+        let walk = walk_telling(hierarchy, roots, each)?;
         self.clear(descriptors);
         self.found = walk.found;
         self.walked_in = Some(pass);
@@ -90,8 +91,9 @@ impl Discovery {
     }
 
     /// The folders of what was found; those that vanished since are left out.
-    pub(super) fn places(&self, mount: &Path) -> BTreeMap<CgroupPath, Place> {
+    pub(super) fn places(&self, mount: &Path, each: &mut dyn FnMut(&Path)) -> BTreeMap<CgroupPath, Place> {
         let place = |found: &Found| {
+            each(mount);
             let place = place_of(mount, &found.path, &found.container_id, &found.pod_uid)?;
             Some((found.path.clone(), place))
         };

@@ -1,6 +1,6 @@
 //! The thread that reads, and another in its place when a read hangs.
 //!
-//! The state of the pass lies on a desk that the thread leaves for each subject's reads. Whoever finds it away for too long
+//! The state of the pass lies on a desk that the thread leaves for each subject's reads, and for the search who is there. Whoever finds it away for too long
 //! may thus hand the desk to another thread; the first one, once it comes back, sees that and ends.
 
 use std::io;
@@ -82,7 +82,7 @@ impl Driver {
         self.0.lost.load(Ordering::Relaxed)
     }
 
-    /// Gives the thread up if it has been reading one file for longer than `deadline`.
+    /// Gives the thread up if it has been reading one file, or listing one folder, for longer than `deadline`.
     pub(super) fn watch(&self, seen: &mut Watch, deadline: Duration) {
         let mut desk = match self.0.desk.try_lock() {
             Ok(desk) => desk,
@@ -144,9 +144,24 @@ impl Shared {
                     None => desk = self.ordered.wait(desk).unwrap_or_else(PoisonError::into_inner),
                 }
             };
-            let mut hands = if resume { desk.pass.hands() } else { desk.pass.begin(&named) };
-            resume = false;
             let progress = Arc::clone(&desk.progress);
+            if !std::mem::take(&mut resume)
+                && let Some(mut search) = desk.pass.begin(&named)
+            {
+                desk.away = true;
+                drop(desk);
+                search.run(&progress);
+                desk = self.desk();
+                if desk.owner != number {
+                    search.discard();
+                    progress.come_back();
+                    self.lost.fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
+                desk.away = false;
+                desk.pass.searched(search);
+            }
+            let mut hands = desk.pass.hands();
             while let Some(mut errand) = desk.pass.next() {
                 desk.away = true;
                 drop(desk);

@@ -4,8 +4,8 @@
 //! the descriptors of one subject, never the state of the pass.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use oxalyst_cgroups::parse::NumaMemory;
 use oxalyst_cgroups::{CgroupPath, Hierarchy};
@@ -51,6 +51,8 @@ pub(super) struct Errand {
 pub(super) struct Progress {
     /// Reads begun so far in the upper bits, place of the file in the lower eight.
     step: AtomicU64,
+    /// The folder that is being listed.
+    folder: Mutex<PathBuf>,
     given_up: AtomicBool,
     returned: AtomicBool,
 }
@@ -82,6 +84,20 @@ impl Progress {
         let reads = self.step.load(Ordering::Relaxed) >> 8;
         let file = u64::try_from(file).unwrap_or(0) & 0xff;
         self.step.store((reads + 1) << 8 | file, Ordering::Relaxed);
+    }
+
+    /// A folder is about to be listed, or something in it looked at.
+    pub(super) fn list(&self, folder: &Path) {
+        self.begin(0);
+        let mut listed = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
+        if *listed != folder {
+            folder.clone_into(&mut listed);
+        }
+    }
+
+    /// The folder that is being listed.
+    pub(super) fn folder(&self) -> PathBuf {
+        self.folder.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes with every read that begins.
@@ -157,6 +173,12 @@ impl Errand {
         let mut slots = std::mem::take(&mut self.slots);
         for (place, (file, slot)) in files.iter().zip(&mut slots).enumerate() {
             let Some(name) = self.whom.name_of(*file, hands.unified) else { continue };
+            if file.huge_kib().is_some_and(|kib| !hands.machine.has_huge_pages(kib)) {
+                if let Some(place) = hands.outcomes.get_mut(place) {
+                    *place = Some(Err(Absent::NotHere));
+                }
+                continue;
+            }
             progress.begin(place);
             if progress.given_up.load(Ordering::Relaxed) {
                 break;

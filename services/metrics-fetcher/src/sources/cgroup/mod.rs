@@ -11,12 +11,14 @@ mod news;
 mod part;
 mod pass;
 mod reader;
+mod scout;
 mod tops;
 mod tracked;
 
 pub use descriptors::raise_file_limit;
 pub use floor::Floor;
-pub use pass::{Named, Pass, PassSettings};
+pub use pass::{Pass, PassSettings};
 pub use reader::{Reader, Schedule, Wiring};
+pub use scout::Named;
 pub use tops::top_cgroups;
 pub(crate) use tracked::measure;

@@ -1,17 +1,16 @@
 //! One pass: is the tree still the same, who is there, read everything, publish.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use oxalyst_cgroups::{CgroupPath, Error, Hierarchy};
+use oxalyst_cgroups::{CgroupPath, Hierarchy};
 
 use super::descriptors::{Descriptors, LONGEST_WAIT, Slot};
-use super::discovery::{Discovery, Place, place_of};
+use super::discovery::Place;
 use super::errand::{Errand, Hands, Progress, Whom, numa_file};
+use super::scout::{Found, Named, Roll, Scout, Search, Tree};
 use super::tops::top_cgroups;
 use super::tracked::Tracked;
 use crate::catalogue::Scope;
@@ -37,18 +36,6 @@ pub struct PassSettings {
     pub cgroups: Vec<CgroupPath>,
 }
 
-/// A container whose cgroup somebody told: it may lie where no walk finds it, or be called after something else than
-/// the container's id.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Named {
-    /// Where it lies.
-    pub path: CgroupPath,
-    /// The runtime's id.
-    pub container_id: String,
-    /// The pod's UID.
-    pub pod_uid: String,
-}
-
 /// A cgroup that is read in every pass.
 #[derive(Debug)]
 struct Member {
@@ -60,7 +47,7 @@ struct Member {
 /// The state between passes, and how far the present one is.
 ///
 /// [`Pass::run`] makes a whole pass. Its steps are apart so that a thread can read the files of a subject without holding
-/// the state: `Pass::begin`, then for each `Pass::next` its errand and `Pass::take`, then `Pass::end`.
+/// the state: `Pass::begin` with its search and `Pass::searched`, then for each `Pass::next` its errand and `Pass::take`, then `Pass::end`.
 #[derive(Debug)]
 pub struct Pass {
     settings: PassSettings,
@@ -69,14 +56,14 @@ pub struct Pass {
     hierarchy: Option<Arc<Hierarchy>>,
     /// Of the newest tree that was seen, even if it is gone.
     unified: Option<bool>,
-    discovery: Discovery,
+    /// Between searches.
+    scout: Option<Scout>,
+    /// A thread that hangs in a search, and what is said of it.
+    lost_scout: Option<(Arc<Progress>, Arc<str>)>,
     descriptors: Descriptors,
     /// Sorted by path.
     containers: Vec<Member>,
     removed: Vec<Arc<Subject>>,
-    named: Vec<Named>,
-    /// Of the named ones those that no walk finds.
-    extra: BTreeMap<CgroupPath, Place>,
     node: Tracked,
     /// The cgroups above the pods.
     tops: Vec<Member>,
@@ -98,6 +85,8 @@ struct UnderWay {
     /// Of the thread that began it; nothing once another took over.
     cpu_began: Option<Duration>,
     trouble: Option<Arc<str>>,
+    /// Nobody knows yet who is there.
+    searching: bool,
     /// Subjects that are done.
     done: usize,
     failed_files: usize,
@@ -117,12 +106,11 @@ impl Pass {
             clock,
             hierarchy: None,
             unified: None,
-            discovery: Discovery::default(),
+            scout: None,
+            lost_scout: None,
             descriptors: Descriptors::within_limit(),
             containers: Vec::new(),
             removed: Vec::new(),
-            named: Vec::new(),
-            extra: BTreeMap::new(),
             node: Tracked::new(Scope::Node, nowhere, Id::default(), false),
             tops: Vec::new(),
             machine: Arc::default(),
@@ -139,7 +127,12 @@ impl Pass {
     ///
     /// It never fails: a tree that cannot be read leaves all that was known, ageing, with the trouble beside it.
     pub fn run(&mut self, named: &[Named]) -> Snapshot {
-        let (mut hands, progress) = (self.begin(named), Progress::default());
+        let progress = Progress::default();
+        if let Some(mut search) = self.begin(named) {
+            search.run(&progress);
+            self.searched(search);
+        }
+        let mut hands = self.hands();
         while let Some(mut errand) = self.next() {
             errand.run(&mut hands, &progress);
             self.take(errand, &mut hands);
@@ -147,32 +140,31 @@ impl Pass {
         self.end(hands)
     }
 
-    /// Begins a pass: is the tree still the same, and who is there.
-    pub(super) fn begin(&mut self, named: &[Named]) -> Hands {
+    /// Begins a pass with a search: is the tree still the same, and who is there. It is to be run and given to
+    /// [`Pass::searched`]. `None` while an earlier one hangs: then whoever was known is read on.
+    pub(super) fn begin(&mut self, named: &[Named]) -> Option<Search> {
         self.number += 1;
         self.under_way =
             UnderWay { began: self.clock.now(), cpu_began: self.clock.thread_cpu(), ..UnderWay::default() };
-        if self.number % MACHINE_EVERY == 1 {
-            self.machine = Arc::new(Machine::read(&self.host_root));
-            let (nodes, descriptors) = (self.machine.nodes(), &mut self.descriptors);
-            self.numa_slots.retain(|node, slots| {
-                let there = nodes.contains(node);
-                if !there {
-                    slots.iter_mut().for_each(|slot| descriptors.close(slot));
-                }
-                there
-            });
-        }
-        self.under_way.trouble = self.look(named).err().map(|e| {
-            self.drop_tree();
-            Arc::<str>::from(e.to_string())
-        });
-        let found = fs::metadata(self.host_root.join("proc")).map(|m| (m.dev(), m.ino())).unwrap_or_default();
-        if found != (self.node.identity.device, self.node.identity.inode) {
-            self.node.close(&mut self.descriptors);
-            self.node.identity = Identity { device: found.0, inode: found.1, first_seen: self.clock.now() };
-        }
-        self.hands()
+        let scout = match (self.scout.take(), &self.lost_scout) {
+            (Some(scout), _) => scout,
+            (None, Some((thread, why))) if !thread.has_come_back() => {
+                self.under_way.failed_files = 1;
+                self.under_way.failure = Some(Arc::clone(why));
+                return None;
+            }
+            (None, _) => self.new_scout(),
+        };
+        let machine = self.number % MACHINE_EVERY == 1 || self.lost_scout.take().is_some();
+        self.under_way.searching = true;
+        let (named, descriptors, pass) = (named.to_vec(), self.descriptors.clone(), self.number);
+        Some(Search { scout, named, descriptors, pass, machine, found: Found::default() })
+    }
+
+    fn new_scout(&self) -> Scout {
+        let tops = top_cgroups(&self.settings.roots, &self.settings.cgroups).into();
+        let roots = self.settings.roots.as_slice().into();
+        Scout::new(Arc::clone(&self.host_root), roots, tops, self.hierarchy.clone())
     }
 
     /// What a thread needs to go on with the pass that is under way.
@@ -245,9 +237,21 @@ impl Pass {
     /// A read of the present errand has taken longer than `after`: the thread keeps what it has, the file is let alone until
     /// the thread comes back, and the errand is to be run anew.
     pub(super) fn give_up(&mut self, thread: &Arc<Progress>, after: Duration) {
-        let Some(whom) = self.whom() else { return };
         self.late_total += 1;
         self.under_way.cpu_began = None;
+        if std::mem::take(&mut self.under_way.searching) {
+            let (folder, ms) = (thread.folder(), after.as_millis());
+            let why: Arc<str> = format!(
+                "{}: a listing took longer than {ms} ms and was given up; who came or went since is not known",
+                folder.display()
+            )
+            .into();
+            self.under_way.failed_files = 1;
+            self.under_way.failure = Some(Arc::clone(&why));
+            self.lost_scout = Some((Arc::clone(thread), why));
+            return;
+        }
+        let Some(whom) = self.whom() else { return };
         let (place, unified) = (thread.file(), self.unified == Some(true));
         let name = whom.files().get(place).and_then(|file| whom.name_of(*file, unified)).unwrap_or_default();
         let why = format!("{name}: a read took longer than {} ms and was given up", after.as_millis());
@@ -346,6 +350,9 @@ impl Pass {
         let Some(hierarchy) = &self.hierarchy else { return Vec::new() };
         let containers = self.containers.iter().chain(&self.tops).flat_map(|member| {
             File::CONTAINER.iter().filter_map(|file| {
+                if file.huge_kib().is_some_and(|kib| !self.machine.has_huge_pages(kib)) {
+                    return None;
+                }
                 let (controller, name) = file.of_container(hierarchy.is_unified())?;
                 Some(hierarchy.dir(controller, &member.path).ok()?.join(name))
             })
@@ -359,53 +366,50 @@ impl Pass {
         containers.chain(node).chain(numa).collect()
     }
 
-    /// Sees to it that the tree is the present one and that everybody on it is tracked.
-    fn look(&mut self, named: &[Named]) -> Result<(), Error> {
-        // Descriptors below a root that was renamed or mounted over would read on for ever without an error.
-        match self.hierarchy.as_deref().map(Hierarchy::is_current) {
-            Some(Ok(true)) => {}
-            Some(Err(e)) => return Err(e),
-            Some(Ok(false)) => self.drop_tree(),
+    /// Takes what was found: the tree, and who is on it.
+    pub(super) fn searched(&mut self, search: Search) {
+        self.under_way.searching = false;
+        let Search { scout, found: Found { proc, machine, replaced, tree }, .. } = search;
+        self.scout = Some(scout);
+        if let Some(machine) = machine {
+            self.settle(machine);
+        }
+        if replaced {
+            self.drop_tree();
+        }
+        match tree {
+            Some(Ok(Tree { hierarchy, roll })) => {
+                self.unified = Some(hierarchy.is_unified());
+                self.hierarchy = Some(hierarchy);
+                if let Some(roll) = roll {
+                    self.reconcile(roll);
+                }
+            }
+            Some(Err(e)) => {
+                if let Some(scout) = &mut self.scout {
+                    scout.clear(&mut self.descriptors);
+                }
+                self.drop_tree();
+                self.under_way.trouble = Some(e.to_string().into());
+            }
             None => {}
         }
-        let hierarchy = match self.hierarchy.take() {
-            Some(hierarchy) => hierarchy,
-            None => Arc::new(Hierarchy::detect(&self.settings.host_root)?),
-        };
-        let hierarchy = self.hierarchy.insert(hierarchy);
-        self.unified = Some(hierarchy.is_unified());
-        let mount = hierarchy.any_mount()?.to_path_buf();
-        let walked =
-            self.discovery.refresh(hierarchy, &self.settings.roots, self.number, &mut self.descriptors)?;
-        let extra = named.iter().filter(|n| !self.discovery.has(&n.path));
-        let extra: BTreeMap<_, _> = extra
-            .filter_map(|n| Some((n.path.clone(), place_of(&mount, &n.path, &n.container_id, &n.pod_uid)?)))
-            .collect();
-        if walked || extra != self.extra || named != self.named {
-            self.extra = extra;
-            self.named = named.to_vec();
-            self.reconcile(&mount);
+        if proc != (self.node.identity.device, self.node.identity.inode) {
+            self.node.close(&mut self.descriptors);
+            self.node.identity = Identity { device: proc.0, inode: proc.1, first_seen: self.clock.now() };
         }
-        Ok(())
     }
 
     /// Tracks what is there, and lets go of what is not or is another by now.
-    fn reconcile(&mut self, mount: &Path) {
+    fn reconcile(&mut self, Roll { containers: mut places, tops }: Roll) {
         let (now, unified) = (self.clock.now(), self.unified == Some(true));
-        let mut places = self.discovery.places(mount);
-        places.extend(self.extra.iter().map(|(path, place)| (path.clone(), place.clone())));
-        for Named { path, container_id, pod_uid } in &self.named {
-            if let Some(place) = places.get_mut(path) {
-                (place.container_id, place.pod_uid) = (container_id.clone(), pod_uid.clone());
-            }
-        }
         let (mut kept, gone): (Vec<Member>, Vec<Member>) = std::mem::take(&mut self.containers)
             .into_iter()
             .partition(|member| places.get(&*member.path) == Some(&member.place));
         for member in gone {
             self.let_go(member, now);
         }
-        self.reconcile_tops(mount, now);
+        self.reconcile_tops(tops, now);
         for member in &kept {
             places.remove(&*member.path);
         }
@@ -421,6 +425,19 @@ impl Pass {
         self.containers = kept;
     }
 
+    /// Files of NUMA nodes that are no more are closed.
+    fn settle(&mut self, machine: Machine) {
+        self.machine = Arc::new(machine);
+        let (nodes, descriptors) = (self.machine.nodes(), &mut self.descriptors);
+        self.numa_slots.retain(|node, slots| {
+            let there = nodes.contains(node);
+            if !there {
+                slots.iter_mut().for_each(|slot| descriptors.close(slot));
+            }
+            there
+        });
+    }
+
     fn let_go(&mut self, mut member: Member, now: Now) {
         member.tracked.close(&mut self.descriptors);
         self.removed.push(removed(&member.tracked, now));
@@ -428,12 +445,10 @@ impl Pass {
     }
 
     /// Tracks those of the cgroups above the pods that are there.
-    fn reconcile_tops(&mut self, mount: &Path, now: Now) {
+    fn reconcile_tops(&mut self, tops: Vec<(CgroupPath, Place)>, now: Now) {
         let unified = self.unified == Some(true);
-        let known = top_cgroups(&self.settings.roots, &self.settings.cgroups);
         let mut before = std::mem::take(&mut self.tops);
-        for path in known {
-            let Some(place) = place_of(mount, &path, "", "") else { continue };
+        for (path, place) in tops {
             let at = before.iter().position(|m| *m.path == path && m.place == place);
             let kept = at.map(|at| before.swap_remove(at));
             let tracked = kept.map_or_else(
@@ -457,7 +472,9 @@ impl Pass {
         let Ok(mount) = hierarchy.any_mount() else { return };
         let now = self.clock.now();
         for cgroup in vanished {
-            self.discovery.distrust();
+            if let Some(scout) = &mut self.scout {
+                scout.distrust();
+            }
             if cgroup.under(mount).is_dir() {
                 continue;
             }
@@ -474,9 +491,7 @@ impl Pass {
             member.tracked.close(&mut self.descriptors);
         }
         self.node.close(&mut self.descriptors);
-        self.discovery.clear(&mut self.descriptors);
         self.hierarchy = None;
-        self.extra.clear();
     }
 }
 

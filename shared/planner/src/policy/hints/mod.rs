@@ -3,12 +3,14 @@
 mod dedicated;
 mod eligible;
 mod existing;
+mod lacking;
 mod preference;
 mod reclaimed;
 mod remembered;
 mod shared;
 
 pub(super) use dedicated::unbound_free;
+pub use lacking::{Lack, lacking};
 
 use super::{
     ContainerKind, Options, Refusal, Request, State,

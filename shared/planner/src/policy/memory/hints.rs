@@ -99,10 +99,11 @@ impl Looking<'_> {
             return Ok(());
         }
         Err(Refusal::insufficient(format!(
-            "shared pods would ask for {} of {} and {} is there for them on NUMA nodes without bound pods",
+            "shared pods would ask for {} of {} and {} is there for them on NUMA nodes without bound pods; free by NUMA node: {}",
             Bytes(asked),
             self.resource,
-            Bytes(have)
+            Bytes(have),
+            self.free_by_node()
         )))
     }
 
@@ -122,10 +123,12 @@ impl Looking<'_> {
         let limit = if exclusive { nodes.len() } else { number.unwrap_or(1) };
         if least > limit {
             return Err(Refusal::insufficient(format!(
-                "{} of {} would fill more than the {limit} NUMA node(s) that the container may have; the largest has {}",
+                "{} of {} would fill more than the {limit} NUMA node(s) that the container may have; the largest has {}; free by \
+                 NUMA node: {}",
                 Bytes(asked),
                 self.resource,
-                Bytes(largest)
+                Bytes(largest),
+                self.free_by_node()
             )));
         }
         let sockets: BTreeSet<u32> = nodes.iter().filter_map(|node| node.socket).collect();
@@ -232,13 +235,16 @@ impl Looking<'_> {
     }
 
     fn nowhere(&self) -> Refusal {
-        let free: Vec<_> =
-            self.supply.0.keys().map(|node| format!("{} on {node}", Bytes(self.free(*node)))).collect();
         Refusal::insufficient(format!(
             "no set of NUMA nodes gives {} of {} as asked; free by NUMA node: {}",
             Bytes(self.request.asked(self.resource)),
             self.resource,
-            free.join(", ")
+            self.free_by_node()
         ))
+    }
+
+    fn free_by_node(&self) -> String {
+        let free = self.supply.0.keys().map(|node| format!("{} on {node}", Bytes(self.free(*node))));
+        free.collect::<Vec<_>>().join(", ")
     }
 }

@@ -9,6 +9,7 @@ mod state;
 mod supply;
 
 pub use hints::hints;
+pub(crate) use place::unbound_entry;
 pub use place::{Placed, place, remove, settle};
 pub use state::{Changes, Container, Options, Request, State};
 pub use supply::{NodeSupply, Resource, Supply};

@@ -76,6 +76,20 @@ fn with_memory(machine: &Machine, nodes: &NumaMask) -> NumaMask {
     nodes.iter().filter_map(|node| machine.nearest_memory(node)).collect()
 }
 
+/// The entry of a container that is bound to no node and not dedicated, as [`place`] makes it, without its memory nodes: those follow
+/// from [`settle`].
+pub(crate) fn unbound_entry(request: &Request) -> Container {
+    Container {
+        kind: request.kind,
+        qos: request.qos,
+        wishes: request.wishes.clone(),
+        request: request.bytes.clone(),
+        taken: BTreeMap::new(),
+        bound_to: None,
+        mems: NumaMask::new(),
+    }
+}
+
 struct Placing<'a> {
     /// Everybody but the container.
     others: &'a State,
@@ -94,15 +108,7 @@ impl Placing<'_> {
         let request = self.request;
         let bound = request.wishes.numa_binding();
         let follows = request.qos == QosLevel::Dedicated || bound;
-        let mut entry = Container {
-            kind: request.kind,
-            qos: request.qos,
-            wishes: request.wishes.clone(),
-            request: request.bytes.clone(),
-            taken: BTreeMap::new(),
-            bound_to: None,
-            mems: NumaMask::new(),
-        };
+        let mut entry = unbound_entry(request);
         match request.qos {
             _ if request.kind == ContainerKind::Sidecar && follows => {
                 let main =

@@ -43,12 +43,12 @@ impl fmt::Display for Resource {
 // === impl Supply ===
 
 impl Supply {
-    /// The machine's memory without huge pages, this much of each node reserved. `None` where a node's size is not known.
+    /// The machine's memory, this much of each node reserved. `None` where a node's size is not known.
     pub fn of(machine: &Machine, reserved: &BTreeMap<u32, Bytes>) -> Option<Self> {
         let nodes = machine.nodes().iter().filter(|node| node.has_memory);
         let supply = nodes.map(|node| {
             let reserved = reserved.get(&node.id).copied().unwrap_or_default();
-            Some((node.id, NodeSupply { total: node.memory?, huge_pages: BTreeMap::new(), reserved }))
+            Some((node.id, NodeSupply { total: node.memory?, huge_pages: node.huge_pages.clone(), reserved }))
         });
         supply.collect::<Option<_>>().map(Self)
     }

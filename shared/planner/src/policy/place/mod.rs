@@ -9,7 +9,7 @@ mod system;
 pub use leave::{end_ramp_up, remove};
 
 use super::{
-    Changes, Container, ContainerKind, Kind, Options, Refusal, Request, State, pools, request::whole,
+    Changes, Container, ContainerKind, Kind, Options, RECLAIM, Refusal, Request, State, pools, request::whole,
 };
 use crate::topology_manager::Hint;
 use oxalyst_qos::QosLevel;
@@ -89,6 +89,19 @@ pub(crate) fn place_in(
     }
     *state = placing.state;
     Ok(state.containers.get(&request.id).map(|container| container.cpus.clone()))
+}
+
+/// The entry of a container that is bound to nothing and not dedicated, as [`place`] makes it for one that starts, without its CPUs:
+/// those follow when the pools are next computed.
+pub(crate) fn pooled_entry(request: &Request) -> Container {
+    let mut entry = request.entry();
+    match request.qos {
+        QosLevel::Shared => entry.ramp_up = true,
+        QosLevel::Reclaimed => entry.owner = Some(RECLAIM.to_owned()),
+        QosLevel::System => entry.owner = system::owner(&entry.wishes),
+        QosLevel::Dedicated => {}
+    }
+    entry
 }
 
 // === impl Placing ===
