@@ -251,7 +251,7 @@ pub const TABLE: [Row; 18] = [
         v1: cpu("cpu.idle"),
         v2: cpu("cpu.idle"),
         create: TOLD,
-        update: TOLD,
+        update: CRIO_ONLY,
     },
     Row {
         property: Property::MemoryLimit,
@@ -310,8 +310,8 @@ pub const TABLE: [Row; 18] = [
         field: Field::HugepageLimits,
         v1: Some(Knob::Cgroup(Controller::Hugetlb, "hugetlb.*.limit_in_bytes")),
         v2: Some(Knob::Cgroup(Controller::Hugetlb, "hugetlb.*.max")),
-        create: TOLD,
-        update: TOLD,
+        create: CRIO_ONLY,
+        update: CRIO_ONLY,
     },
     Row {
         property: Property::Pids,

@@ -73,7 +73,7 @@ impl Diagnosis {
         let fault = findings.iter().filter(of_runtime).find(|f| f.verdict == "fault")?;
         // A configuration that leaves it open whether NRI is on has the likelier remedy than the socket that is not there.
         let open = findings.iter().find(|f| f.check == "nri-enabled" && f.verdict == "warning");
-        let finding = open.unwrap_or(fault);
+        let finding = open.filter(|_| fault.check == "nri-socket").unwrap_or(fault);
         Some(format!("{}: {}", finding.detail, finding.remedy))
     }
 
