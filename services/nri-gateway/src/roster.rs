@@ -299,15 +299,16 @@ impl Roster {
         let waiting = self.waiting(&placements);
         let mut due = Due::default();
         for (id, entry) in &mut self.containers {
-            let is_looked_at = entry.phase == Phase::Running && (everything || entry.unseen);
+            let running = entry.phase == Phase::Running;
+            let wishes = running && entry.is_to_be_looked_at(&placements, self.rules.idle);
+            let news = wishes || entry.is_newly_placed(&placements);
+            // Nearly all stand as they are: their sets are not formed and compared.
+            let is_looked_at = running && (everything || entry.unseen || news);
             if !is_looked_at && entry.stands(&placements) {
                 continue;
             }
             let wanted = entry.target(&placements, &waiting);
             let differs = wanted.as_ref().map(|w| difference(entry.applied.as_ref(), w)).unwrap_or_default();
-            let running = entry.phase == Phase::Running;
-            let wishes = running && entry.is_to_be_looked_at(&placements, self.rules.idle);
-            let news = wishes || entry.is_newly_placed(&placements);
             match entry.phase {
                 // Whoever keeps changing it is not fought, but mended when everything is.
                 Phase::Running if !everything && entry.contest.waits(wanted.as_ref()) => {}
