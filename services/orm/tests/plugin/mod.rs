@@ -179,7 +179,9 @@ impl ResourcePlugin for Plugin {
         self.now(|conduct| conduct.asked_hints.push(request.clone()));
         self.may_hang().await;
         let left = self.now(|conduct| {
-            std::mem::replace(&mut conduct.unavailable, conduct.unavailable.saturating_sub(1))
+            let left = conduct.unavailable;
+            conduct.unavailable = left.saturating_sub(1);
+            left
         });
         if left > 0 {
             return Err(Status::unavailable("not now"));
