@@ -203,6 +203,7 @@ fn arrivals() -> Vec<(&'static str, PodRequest)> {
 
 fn pod(uid: &str, qos: QosLevel, wishes: &[&str], milli: u64) -> PodRequest {
     PodRequest {
+        kept_labels: [].into(),
         plugins: oxalyst_planner::pods::Plugins::default(),
         uid: uid.to_owned(),
         sandbox_id: format!("{uid}-sandbox"),

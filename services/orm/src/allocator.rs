@@ -205,7 +205,8 @@ impl Allocator for Face {
     async fn admit_pod(&self, request: Request<AdmitPodRequest>) -> Result<Response<AdmitReply>, Status> {
         let asked = request.into_inner();
         let sandbox = self.reader.sandbox(named(asked.sandbox)?);
-        let request = wire::sandbox_request(&sandbox, clock::unix_ms());
+        let mut request = wire::sandbox_request(&sandbox, clock::unix_ms());
+        request.kept_labels = self.reader.kept_labels(&sandbox.labels);
         let spec = self.spec(&sandbox);
         let AdmitPodRequest { deadline_unix_ms, trace_id, .. } = asked;
         let occasion = Occasion::traced(trace_id);
@@ -219,7 +220,8 @@ impl Allocator for Face {
         let asked = request.into_inner();
         let sandbox = self.reader.sandbox(named(asked.sandbox)?);
         let container = asked.container.ok_or_else(|| Status::invalid_argument("container is missing"))?;
-        let request = wire::container_request(&sandbox, &container, clock::unix_ms());
+        let mut request = wire::container_request(&sandbox, &container, clock::unix_ms());
+        request.kept_labels = self.reader.kept_labels(&sandbox.labels);
         let spec = self.spec(&sandbox);
         let AdmitContainerRequest { deadline_unix_ms, trace_id, .. } = asked;
         let occasion = Occasion::traced(trace_id);
@@ -271,6 +273,7 @@ impl Allocator for Face {
                 let own = by_sandbox.get(sandbox.sandbox_id.as_str()).map_or(&[][..], Vec::as_slice);
                 let mut running = wire::running(&sandbox, own, now);
                 running.request.plugins_unasked = self.has_plugins();
+                running.request.kept_labels = self.reader.kept_labels(&sandbox.labels);
                 running
             })
             .collect();

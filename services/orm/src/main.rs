@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         settings.check()?;
         let bound = mesh.bind()?;
         let reader = Reader::new(ReadingRules::new(&settings)?);
-        let plugins = Plugins::new(settings.plugin_deadline(), mesh.facts.clone());
+        let plugins = Plugins::new(settings.plugin_deadline(), settings.kept_labels(), mesh.facts.clone());
         let face = Face::new(reader.clone(), plugins.clone(), rules(&settings.rules())?.scope);
         let decisions = Decisions::default();
         let server =

@@ -228,6 +228,8 @@ mod tests {
             qos: served,
             class: Class::Guaranteed,
             wishes: Wishes::default(),
+            kept_labels: [].into(),
+            placed_under: None,
             served,
             node_agent: false,
             main: containers[0].name.clone(),
@@ -266,6 +268,7 @@ mod tests {
 
     fn spec(containers: Vec<Asked>) -> PodRequest {
         PodRequest {
+            kept_labels: [].into(),
             plugins: oxalyst_planner::pods::Plugins::default(),
             uid: "u".into(),
             sandbox_id: "s".into(),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use oxalyst_planner::rules::{RuleSettings, RulesError, rules};
+use oxalyst_qos::KeptLabels;
 use oxalyst_settings::{Common, HasCommon};
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +84,9 @@ pub struct Settings {
     pub enhancement_defaults: String,
     /// Annotations that count among a pod's wishes beside its enhancements, separated by commas. None by default.
     pub pod_annotation_kept_keys: String,
+    /// Labels that are kept with what a pod was given, separated by commas; of a pod's labels plugins are told these alone. By default
+    /// none is kept, and plugins are told all.
+    pub pod_label_kept_keys: String,
 }
 
 /// A setting that cannot be.
@@ -155,6 +159,7 @@ impl Default for Settings {
             qos_selectors: String::new(),
             enhancement_defaults: String::new(),
             pod_annotation_kept_keys: String::new(),
+            pod_label_kept_keys: String::new(),
         }
     }
 }
@@ -188,6 +193,11 @@ impl Settings {
         words::check(self)
     }
 
+    /// Which labels of pods are kept and told.
+    pub fn kept_labels(&self) -> KeptLabels {
+        KeptLabels::parse(&self.pod_label_kept_keys)
+    }
+
     /// What of it makes the rules of placement.
     pub fn rules(&self) -> RuleSettings {
         let Self {
@@ -205,6 +215,7 @@ impl Settings {
             qos_selectors: _,
             enhancement_defaults: _,
             pod_annotation_kept_keys: _,
+            pod_label_kept_keys: _,
             reserved_cpus,
             reserved_cpu_count,
             root_cpuset,

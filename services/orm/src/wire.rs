@@ -29,7 +29,7 @@ pub fn container_name(container: &Container) -> &str {
     }
 }
 
-/// The request of a pod whose sandbox starts.
+/// The request of a pod whose sandbox starts; which of its labels are kept is not said here.
 pub fn sandbox_request(sandbox: &Sandbox, now_unix_ms: i64) -> SandboxRequest {
     let request = asked(sandbox.resources.as_ref());
     SandboxRequest {
@@ -39,6 +39,7 @@ pub fn sandbox_request(sandbox: &Sandbox, now_unix_ms: i64) -> SandboxRequest {
         namespace: sandbox.namespace.clone(),
         name: sandbox.name.clone(),
         labels: sandbox.labels.clone(),
+        kept_labels: BTreeMap::new(),
         annotations: sandbox.annotations.clone(),
         priority: None,
         class: class(&sandbox.cgroup_parent),
@@ -156,6 +157,7 @@ fn pod_placement(pod: &Pod, placed: &PodPlacement) -> orm::PodPlacement {
             _ => BTreeMap::new(),
         },
         properties,
+        kept_labels: pod.kept_labels.clone(),
     }
 }
 

@@ -141,6 +141,72 @@ async fn a_late_pod_that_asks_nothing_of_plugins_loses_the_flag_and_no_plugin_is
     assert!(gpu.now(|gpu| gpu.asked_hints.is_empty() && gpu.allocated.is_empty()));
 }
 
+#[tokio::test]
+async fn a_native_set_given_by_its_total_is_divided_and_plugins_are_asked_once_it_is() {
+    let gpu = Plugin::new(GPU, &[(&[1], true), (&[0], false)]);
+    let host = Host::with_machine(8, 2);
+    let specs = Specs::serve(&host);
+    let _serving = gpu.found(&host);
+    let keys = "pod_label_kept_keys=team";
+    let mut orm = host.start(&[&PATIENT[..], &["--set", "cpu_policy=native", "--set", keys]].concat()).await;
+    fact(&mut orm, "plugins", |known| known == GPU).await;
+    let team = ("team".to_owned(), "blue".to_owned());
+    let labels: BTreeMap<_, _> = [team.clone(), ("noise".to_owned(), "x".to_owned())].into();
+    let mut whole = sandbox("n", SHARED, Some(3072));
+    whole.cgroup_parent = "/kubepods/podn".into();
+    whole.labels = labels.clone();
+    let before = placed(&orm.admit(&whole).await).clone();
+    assert_eq!((before.cpus.as_str(), before.exclusive), ("0-2", true));
+    assert_eq!(
+        (before.flags.as_slice(), &before.kept_labels),
+        (&["plugins-unasked".to_owned()][..], &[team.clone()].into())
+    );
+    assert!(gpu.now(|gpu| gpu.asked_hints.is_empty()));
+
+    let mut told = spec("n", SHARED, 2000, &[(GPU, 1)]);
+    (told.kubernetes_qos, told.labels) = ("Guaranteed".into(), labels);
+    told.containers[0].limit_milli_cpu = Some(2000);
+    let side = PodContainer {
+        name: "side".into(),
+        request_milli_cpu: Some(1000),
+        limit_milli_cpu: Some(1000),
+        ..told.containers[0].clone()
+    };
+    told.containers.push(side);
+    specs.tell(&mut orm, &[told]).await;
+    let after = has(&mut orm, "n").await;
+
+    let side = after.containers.iter().find(|own| own.name == "side").unwrap();
+    let sets: [std::collections::BTreeSet<u32>; 2] = [&after.cpus, &side.cpus]
+        .map(|set| set.parse::<oxalyst_topology::CpuSet>().unwrap().iter().collect());
+    assert_eq!((sets[0].len(), sets[1].len(), sets[0].is_disjoint(&sets[1])), (2, 1, true));
+    assert_eq!((&sets[0] | &sets[1]).into_iter().collect::<Vec<_>>(), [0, 1, 2], "out of what it had");
+    let allocated = gpu.now(|gpu| gpu.allocated.clone());
+    let by: Vec<_> = allocated.iter().map(|asked| asked.container_name.as_str()).collect();
+    assert_eq!(by, ["app", "side"], "each once, by name");
+    for asked in &allocated {
+        assert_eq!(asked.hint, Some(TopologyHint { nodes: vec![0], preferred: false }), "where its CPUs are");
+        assert_eq!(asked.labels, [team.clone()].into(), "the kept ones alone");
+    }
+    assert_eq!(after.kept_labels, [team].into());
+    let state = orm.state().await;
+    assert_eq!(state.cpu_policy, "native");
+
+    // The other policy takes it as it is.
+    drop(orm);
+    let mut orm = host.start(&PATIENT).await;
+    let state = orm.state().await;
+    let kept = &state.pods[0];
+    assert_eq!(
+        (state.cpu_policy.as_str(), kept.flags.as_slice()),
+        ("mixed", &["other-policy".to_owned()][..])
+    );
+    assert_eq!(
+        (&kept.cpus, &kept.plugins, &kept.kept_labels),
+        (&after.cpus, &after.plugins, &after.kept_labels)
+    );
+}
+
 fn visible(device: &str, property: &str, value: &str) -> ResourceAllocationInfo {
     ResourceAllocationInfo {
         is_scalar_resource: true,

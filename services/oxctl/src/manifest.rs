@@ -167,6 +167,7 @@ impl Manifest {
         let containers: Vec<Asked> =
             init.chain(app.iter().map(|own| own.asked(Role::App))).collect::<Result<_, _>>()?;
         Ok(PodRequest {
+            kept_labels: [].into(),
             plugins: oxalyst_planner::pods::Plugins::default(),
             uid: "what-if".to_owned(),
             sandbox_id: "what-if".to_owned(),

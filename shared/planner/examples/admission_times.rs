@@ -26,6 +26,7 @@ fn pod(nth: usize, level: &str, milli: u64, wishes: &str) -> SandboxRequest {
         annotations.insert("katalyst.kubewharf.io/memory_enhancement".to_owned(), wishes.to_owned());
     }
     SandboxRequest {
+        kept_labels: [].into(),
         plugins_unasked: false,
         sandbox_id: format!("sandbox-{nth}"),
         pod_uid: format!("0f3b2c1e-5d6f-4f0e-9a55-{nth:012}"),

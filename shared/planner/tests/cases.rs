@@ -75,6 +75,7 @@ fn with_memory(asked: Asked, gib: u64) -> Asked {
 
 fn pod(uid: &str, qos: QosLevel, containers: &[Asked]) -> PodRequest {
     PodRequest {
+        kept_labels: [].into(),
         plugins: oxalyst_planner::pods::Plugins::default(),
         uid: uid.into(),
         sandbox_id: format!("{uid}-sandbox"),

@@ -46,6 +46,7 @@ fn spec(sandbox: &SandboxRequest, containers: &[(&str, Role, u64)]) -> PodReques
         Asked { name: (*name).to_owned(), role: *role, cpu, limit: cpu, memory: None, huge_pages: [].into() }
     };
     PodRequest {
+        kept_labels: [].into(),
         plugins: oxalyst_planner::pods::Plugins::default(),
         uid: sandbox.pod_uid.clone(),
         sandbox_id: sandbox.sandbox_id.clone(),

@@ -30,6 +30,7 @@ fn whole(uid: &str, milli: u64) -> SandboxRequest {
 
 fn spec(sandbox: &SandboxRequest, containers: Vec<Asked>) -> PodRequest {
     PodRequest {
+        kept_labels: [].into(),
         plugins: Plugins::default(),
         uid: sandbox.pod_uid.clone(),
         sandbox_id: sandbox.sandbox_id.clone(),

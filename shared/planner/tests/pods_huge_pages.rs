@@ -38,6 +38,7 @@ fn asked(name: &str, role: Role, cpus: u64, pages: &[(u64, u64)]) -> Asked {
 
 fn pod(uid: &str, wishes: &[(&str, &str)], containers: Vec<Asked>) -> PodRequest {
     PodRequest {
+        kept_labels: [].into(),
         uid: uid.into(),
         sandbox_id: format!("s-{uid}"),
         namespace: "ns".into(),

@@ -215,6 +215,7 @@ impl World {
             huge_pages: [(PAGE, Bytes(gib * PAGE.0))].into_iter().filter(|_| gib % 2 == 1).collect(),
         };
         PodRequest {
+            kept_labels: [].into(),
             plugins: oxalyst_planner::pods::Plugins::default(),
             uid: pod.to_string(),
             sandbox_id: format!("s{pod}"),

@@ -35,6 +35,7 @@ fn pod(qos: QosLevel, bound: bool, containers: Vec<Asked>, voices: &[Voice<'_>])
     let hints = voices.iter().map(|(name, hints)| ((*name).to_owned(), provider(hints))).collect();
     let wishes = bound.then(|| ("numa_binding".to_owned(), "true".to_owned()));
     PodRequest {
+        kept_labels: [].into(),
         uid: "u".into(),
         sandbox_id: "s".into(),
         namespace: "ns".into(),

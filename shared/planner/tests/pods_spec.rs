@@ -27,6 +27,7 @@ fn spec(sandbox: &SandboxRequest, containers: Vec<Asked>) -> PodRequest {
     let (wishes, _) = enhancements(&sandbox.annotations);
     let qos = sandbox.annotations["katalyst.kubewharf.io/qos_level"].parse().unwrap();
     PodRequest {
+        kept_labels: [].into(),
         plugins: oxalyst_planner::pods::Plugins::default(),
         uid: sandbox.pod_uid.clone(),
         sandbox_id: sandbox.sandbox_id.clone(),

@@ -32,6 +32,7 @@ fn placed_before(uid: &str, cpus: &str, wishes: &[(&str, &str)]) -> KnownPod {
         huge_pages: BTreeMap::new(),
     };
     KnownPod {
+        kept_labels: [].into(),
         uid: uid.into(),
         sandbox_id: format!("{uid}-1"),
         namespace: "default".into(),

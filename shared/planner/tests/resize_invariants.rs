@@ -27,6 +27,7 @@ fn pod(uid: &str, cpus: u64, bound: bool) -> PodRequest {
     let wishes: &[(&str, &str)] = if bound { &[("numa_binding", "true")] } else { &[] };
     let cpu = Some(MilliCpu::cpus(cpus));
     PodRequest {
+        kept_labels: [].into(),
         plugins: oxalyst_planner::pods::Plugins::default(),
         uid: uid.into(),
         sandbox_id: format!("{uid}-1"),

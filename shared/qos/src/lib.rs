@@ -7,6 +7,7 @@
 
 mod agent;
 mod enhancement;
+mod kept_labels;
 mod level;
 mod rules;
 
@@ -14,6 +15,7 @@ pub use agent::{NodeAgent, is_mesh, node_agent};
 pub use enhancement::{
     CPU_ENHANCEMENT, EnhancementFault, Enhancements, Fault, MEMORY_ENHANCEMENT, enhancements,
 };
+pub use kept_labels::KeptLabels;
 pub use level::{QOS_LEVEL, QosLevel, UnknownQosLevel, qos_level};
 pub use rules::{QosRules, QosRulesError};
 

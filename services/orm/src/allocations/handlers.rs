@@ -285,6 +285,7 @@ impl Allocations {
                 .to_string(),
             free: pods::free_per_node(&self.state, &self.view()).iter().map(wire::free).collect(),
             storage_fault: self.storage_fault.clone().unwrap_or_default(),
+            cpu_policy: pods::policy_in_force(&self.state, &self.rules),
         }
     }
 

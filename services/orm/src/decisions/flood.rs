@@ -53,6 +53,7 @@ impl Node {
                 namespace: "ns".into(),
                 name: "pod".into(),
                 labels: [].into(),
+                kept_labels: [].into(),
                 annotations: [("katalyst.kubewharf.io/qos_level".into(), "dedicated_cores".into())].into(),
                 priority: None,
                 class: Class::Guaranteed,

@@ -119,6 +119,7 @@ fn known(pod: &Pod, now_unix_ms: i64) -> KnownPod {
         // Its files do not tell; who has CPUs of its own under the native policy is guaranteed.
         class: if dedicated { Class::Guaranteed } else { Class::Burstable },
         wishes: wishes(pod),
+        kept_labels: pod.labels.clone(),
         node_agent: false,
         pool: pool(pod),
         main: main.map(|main| main.name.clone()).unwrap_or_default(),

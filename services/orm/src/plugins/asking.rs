@@ -30,7 +30,7 @@ pub(super) async fn say(
         if !plugin.has_hints() {
             return Ok(None);
         }
-        let request = ask.request(spec, resource, amount, None);
+        let request = ask.request((spec, &plugins.labels), resource, amount, None);
         match plugin.hints(request, end).await {
             Ok(response) => Ok(Some((voice(resource), hints(&response, resource)))),
             Err(e) if e.is_its_word() => {
@@ -63,7 +63,7 @@ pub(super) async fn give(
     gave.extend(ask.resources.keys().cloned());
     let all = ask.resources.iter().zip(&asked).map(async |((resource, amount), plugin)| {
         let hint = by.get(&voice(resource)).filter(|_| plugin.has_hints());
-        let request = ask.request(spec, resource, amount, hint.map(told));
+        let request = ask.request((spec, &plugins.labels), resource, amount, hint.map(told));
         let response = plugin.allocate(request, end).await?;
         let infos = response.allocation_result.unwrap_or_default().resource_allocation;
         let nodes = hint.and_then(|hint| hint.mask.clone()).unwrap_or_default();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use oxalyst_planner::pods::{Class, Role};
 use oxalyst_planner::topology_manager::Hint;
 use oxalyst_proto::resourceplugin::v1alpha1 as wire;
+use oxalyst_qos::KeptLabels;
 use oxalyst_units::{Bytes, MilliCpu};
 
 use crate::specs::{Amount, NamedTwice, PodSpec, ResourceNames};
@@ -88,10 +89,10 @@ impl Ask {
     }
 
     /// The message that asks the plugin of this resource: the resource by the name that is meant, the quantity under the name
-    /// that the spec has.
+    /// that the spec has, and of the pod's labels those that plugins are told.
     pub fn request(
         &self,
-        spec: &PodSpec,
+        (spec, labels): (&PodSpec, &KeptLabels),
         resource: &str,
         amount: &Amount,
         hint: Option<wire::TopologyHint>,
@@ -113,7 +114,7 @@ impl Ask {
             resource_name: resource.to_owned(),
             hint,
             resource_requests: [(amount.name.clone(), amount.quantity)].into(),
-            labels: spec.labels.clone(),
+            labels: labels.told(&spec.labels),
             annotations: spec.annotations.clone(),
             native_qos_class: class.to_owned(),
         }

@@ -9,6 +9,7 @@ use actix::{Actor, AsyncContext as _, Context, Handler, Message, WrapFuture as _
 use arc_swap::ArcSwap;
 use oxalyst_mesh::Facts;
 use oxalyst_proto::resourceplugin::v1alpha1::ResourcePluginOptions;
+use oxalyst_qos::KeptLabels;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -33,6 +34,8 @@ pub struct Plugins {
     pub amends: Amends,
     /// How long an admission waits for all of them together.
     pub deadline: Duration,
+    /// Which labels of pods they are told.
+    pub labels: Arc<KeptLabels>,
     facts: Facts,
 }
 
@@ -64,7 +67,7 @@ struct Looked(Vec<(Arc<Plugin>, Result<ResourcePluginOptions, PluginError>)>);
 
 impl Plugins {
     /// None is known.
-    pub fn new(deadline: Duration, facts: Facts) -> Self {
+    pub fn new(deadline: Duration, labels: KeptLabels, facts: Facts) -> Self {
         facts.set(FACT, "none");
         Self {
             known: Arc::default(),
@@ -72,6 +75,7 @@ impl Plugins {
             due: Arc::default(),
             amends: Amends::default(),
             deadline,
+            labels: Arc::new(labels),
             facts,
         }
     }

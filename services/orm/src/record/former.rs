@@ -138,6 +138,7 @@ fn decode(bytes: &[u8]) -> Result<KnownPod, FormerError> {
         qos,
         class: Class::Burstable,
         wishes: wishes.into_iter().collect(),
+        kept_labels: Default::default(),
         node_agent,
         pool: None,
         main: ALL.to_owned(),

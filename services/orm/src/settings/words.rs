@@ -32,7 +32,9 @@ pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
     list(&settings.qos_selectors).try_for_each(selector)?;
     list(&settings.enhancement_defaults).try_for_each(wish)?;
     let key = "pod_annotation_kept_keys";
-    list(&settings.pod_annotation_kept_keys).try_for_each(|given| annotation(key, given, given))
+    list(&settings.pod_annotation_kept_keys).try_for_each(|given| annotation(key, given, given))?;
+    let key = "pod_label_kept_keys";
+    list(&settings.pod_label_kept_keys).try_for_each(|given| label(key, given))
 }
 
 fn wrong(key: &'static str, given: &str, fault: impl Into<String>) -> SettingsError {
@@ -105,16 +107,22 @@ fn pair(given: &str) -> Option<(&str, &str)> {
     Some((key.trim(), value.trim()))
 }
 
-/// An annotation's key: letters, digits, `-`, `_`, `.`, and a domain before a `/` at the most.
+/// An annotation's key.
 fn annotation(setting: &'static str, given: &str, key: &str) -> Result<(), SettingsError> {
+    if is_key(key) { Ok(()) } else { Err(wrong(setting, given, "it is no key of an annotation")) }
+}
+
+fn label(setting: &'static str, key: &str) -> Result<(), SettingsError> {
+    if is_key(key) { Ok(()) } else { Err(wrong(setting, key, "it is no key of a label")) }
+}
+
+/// Letters, digits, `-`, `_`, `.`, and a domain before a `/` at the most.
+fn is_key(key: &str) -> bool {
     let (domain, name) = key.rsplit_once('/').unwrap_or(("x", key));
     let is_named = |text: &str| {
         !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || ['-', '_', '.'].contains(&c))
     };
-    if is_named(domain) && is_named(name) {
-        return Ok(());
-    }
-    Err(wrong(setting, given, "it is no key of an annotation"))
+    is_named(domain) && is_named(name)
 }
 
 #[cfg(test)]
@@ -129,6 +137,7 @@ mod tests {
             "qos_selectors" => &mut settings.qos_selectors,
             "enhancement_defaults" => &mut settings.enhancement_defaults,
             "pod_annotation_kept_keys" => &mut settings.pod_annotation_kept_keys,
+            "pod_label_kept_keys" => &mut settings.pod_label_kept_keys,
             "orm_resource_names_map" => &mut settings.orm_resource_names_map,
             _ => panic!("{key}"),
         };
@@ -150,6 +159,7 @@ mod tests {
             ("enhancement_defaults", "dedicated_cores:numa_number=-2"),
             ("enhancement_defaults", "dedicated_cores:numa_ids=x"),
             ("pod_annotation_kept_keys", "a b"),
+            ("pod_label_kept_keys", "a b"),
             ("orm_resource_names_map", "cpu=memory"),
         ] {
             let text = set(key, value).check().unwrap_err().to_string();
@@ -169,6 +179,7 @@ mod tests {
             ("enhancement_defaults", "dedicated_cores:numa_binding=true,shared_cores:cpuset_pool=batch"),
             ("enhancement_defaults", "dedicated_cores:katalyst.kubewharf.io/numa_number=2"),
             ("pod_annotation_kept_keys", "qrm.katalyst.kubewharf.io/numa_bind_result, mine.io/hint"),
+            ("pod_label_kept_keys", "app, katalyst.kubewharf.io/pod_role"),
         ] {
             set(key, value).check().unwrap_or_else(|e| panic!("{key}={value}: {e}"));
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use oxalyst_planner::pods::PodRequest;
 use oxalyst_proto::runtime::v1::Sandbox;
-use oxalyst_qos::{QosRules, QosRulesError};
+use oxalyst_qos::{Attributes, KeptLabels, QosRules, QosRulesError};
 
 use super::{PodSpec, ResourceNames, ResourceNamesError, SpecFault, Specs, pod_request};
 use crate::settings::Settings;
@@ -21,6 +21,7 @@ pub struct Reader {
 pub struct ReadingRules {
     qos: QosRules,
     names: ResourceNames,
+    labels: KeptLabels,
 }
 
 /// A setting that says how pods are read, and cannot be understood.
@@ -46,6 +47,7 @@ impl ReadingRules {
         Ok(Self {
             qos: QosRules::parse(qos_selectors, enhancement_defaults, pod_annotation_kept_keys)?,
             names: ResourceNames::parse(&settings.orm_resource_names_map)?,
+            labels: settings.kept_labels(),
         })
     }
 }
@@ -68,6 +70,11 @@ impl Reader {
         &self.rules.names
     }
 
+    /// Those of a pod's labels that are kept with it.
+    pub fn kept_labels(&self, labels: &Attributes) -> Attributes {
+        self.rules.labels.of(labels)
+    }
+
     /// The sandbox with its annotations as they are understood here.
     pub fn sandbox(&self, sandbox: Sandbox) -> Sandbox {
         Sandbox { annotations: self.rules.qos.understood(&sandbox.annotations), ..sandbox }
@@ -84,6 +91,7 @@ impl Reader {
         now_unix_ms: i64,
     ) -> Result<PodRequest, SpecFault> {
         let annotations = self.rules.qos.understood(&spec.annotations);
-        pod_request(spec, &annotations, sandbox_id, &self.rules.names, now_unix_ms)
+        let request = pod_request(spec, &annotations, sandbox_id, &self.rules.names, now_unix_ms)?;
+        Ok(PodRequest { kept_labels: self.kept_labels(&spec.labels), ..request })
     }
 }

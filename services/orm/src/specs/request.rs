@@ -23,7 +23,8 @@ pub struct SpecFault {
     pub fault: NamedTwice,
 }
 
-/// What the planner is asked for a pod by its spec, in this sandbox. `annotations` are the pod's as they are understood.
+/// What the planner is asked for a pod by its spec, in this sandbox, but for the labels that are kept. `annotations` are the pod's as
+/// they are understood.
 ///
 /// # Errors
 /// A container asks for one resource under two names.
@@ -56,6 +57,7 @@ pub fn pod_request(
         qos: qos.unwrap_or_default(),
         class: spec.class,
         wishes: wishes.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        kept_labels: Attributes::new(),
         node_agent: spec.node_agent.is_some(),
         told: Told { request, source: RequestSource::PodSpec, decided_by: DecidedBy::Admit, open: false },
         flags,

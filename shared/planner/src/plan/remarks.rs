@@ -35,6 +35,8 @@ closed_set! {
         PoolEmpty = "pool-empty",
         /// What the pod asks of resource plugins was not known when it was decided: it has nothing of them.
         PluginsUnasked = "plugins-unasked",
+        /// Another policy than the one that there is has placed the pod: it keeps what it has until it ends.
+        OtherPolicy = "other-policy",
     }
 }
 

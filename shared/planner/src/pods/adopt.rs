@@ -190,6 +190,8 @@ fn without_room(state: &State, machine: &Machine, rules: &Rules, request: &Sandb
         qos: pod.qos,
         class: pod.class,
         wishes: if dedicated { pod.wishes } else { wishes.clone() },
+        kept_labels: pod.kept_labels,
+        placed_under: Some(rules.policy_name()),
         served: if dedicated { QosLevel::Shared } else { pod.qos },
         node_agent: false,
         main: ALL.to_owned(),

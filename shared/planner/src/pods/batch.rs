@@ -64,7 +64,7 @@ impl<'a> Batch<'a> {
         for running in running {
             let request = understood(&running.request, DecidedBy::Reconcile);
             after.released.forget(&request.sandbox_id);
-            let mut pod = join::draft(&request);
+            let mut pod = join::draft(&request, self.rules);
             pod.containers.clone_from(&request.containers);
             pod.settle_main();
             self.put(&mut after, &pod);
@@ -139,6 +139,7 @@ mod tests {
                 name: uid.clone(),
                 pod_uid: uid,
                 labels: [].into(),
+                kept_labels: [].into(),
                 annotations: [(oxalyst_qos::QOS_LEVEL.to_owned(), level.to_owned())].into(),
                 priority: None,
                 class: Class::Burstable,

@@ -29,9 +29,14 @@ pub(super) fn admit(
     let known = after.pods.get(&request.uid);
     let mut pod = match known {
         Some(known) => Pod { sandbox_id: request.sandbox_id.clone(), ..Pod::clone(known) },
-        None => draft(request),
+        None => draft(request, rules),
     };
     pod.given.extend(request.plugins.given.clone());
+    if pod.containers.is_empty() {
+        // All of it is placed anew.
+        pod.placed_under = Some(rules.policy_name());
+        pod.flags.remove(&Flag::OtherPolicy);
+    }
     let mut new: Vec<Asked> = Vec::new();
     for asked in &request.containers {
         if pod.container(&asked.name).is_none() {
@@ -64,7 +69,8 @@ pub(super) fn admit(
     if pod.node_agent { Ok(()) } else { settled::check(&before, after, machine) }
 }
 
-pub(super) fn draft(request: &PodRequest) -> Pod {
+/// The pod as it is new under these rules.
+pub(super) fn draft(request: &PodRequest, rules: &Rules) -> Pod {
     let mut flags = request.flags.clone();
     let agent = request.node_agent && matches!(request.qos, QosLevel::Shared | QosLevel::Reclaimed);
     if agent {
@@ -78,6 +84,8 @@ pub(super) fn draft(request: &PodRequest) -> Pod {
         qos: request.qos,
         class: request.class,
         wishes: request.wishes.clone(),
+        kept_labels: request.kept_labels.clone(),
+        placed_under: Some(rules.policy_name()),
         served: request.qos,
         node_agent: agent,
         main: String::new(),

@@ -5,7 +5,7 @@ use crate::{
     plan::Flag,
     policy::{self, ContainerId, ContainerKind, DEDICATED, RECLAIM, SHARE, Wishes, memory},
 };
-use oxalyst_qos::QosLevel;
+use oxalyst_qos::{Attributes, QosLevel};
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
 use oxalyst_units::MilliCpu;
 use std::{
@@ -30,6 +30,8 @@ pub struct KnownPod {
     pub class: Class,
     /// What it wishes beyond its level.
     pub wishes: Wishes,
+    /// Those of its labels that were kept.
+    pub kept_labels: Attributes,
     /// Whether it runs on all CPUs that are not exclusive.
     pub node_agent: bool,
     /// The pool that it is in; `None`: that of its level and wishes.
@@ -81,6 +83,8 @@ fn put(after: &mut State, machine: &Machine, rules: &Rules, known: &KnownPod) {
         qos: known.qos,
         class: known.class,
         wishes: known.wishes.clone(),
+        kept_labels: known.kept_labels.clone(),
+        placed_under: Some(rules.policy_name()),
         served,
         node_agent: known.node_agent,
         main: known.main.clone(),

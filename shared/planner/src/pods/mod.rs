@@ -21,6 +21,7 @@ mod gave;
 mod join;
 mod known;
 mod lost;
+mod mixed;
 mod native;
 mod native_memory;
 mod outcome;
@@ -44,6 +45,7 @@ mod wording;
 pub use adopt::{adopt, adopt_traced};
 pub use gave::{PluginsGave, take_gave, take_gave_traced};
 pub use known::{KnownPod, take_over};
+pub use mixed::{of_other_policy, policy_in_force};
 pub use outcome::Plan;
 pub use placement::{
     ContainerPlacement, PodPlacement, free_per_node, placement_of, placements, placements_of, pools,
@@ -54,7 +56,7 @@ pub use promote::{promote, promote_traced};
 pub use released::Released;
 pub use request::{Asked, PodRequest, Request, Resize, RunningSandbox, SandboxRequest, Told};
 pub use resize::is_ramping_up;
-pub use rules::{CpuPolicy, Native, Rules};
+pub use rules::{CpuPolicy, Native, PolicyName, Rules};
 pub use sandbox::{ALL, Admission, admit, admit_traced, release, replan, replan_traced, understood};
 pub use spec::{admit_spec, admit_spec_traced, refine, refine_traced};
 pub use state::{Class, Container, Pod, Role, State};

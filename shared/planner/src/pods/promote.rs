@@ -94,6 +94,7 @@ pub(super) fn again(pod: &Pod, containers: Vec<Asked>) -> PodRequest {
         qos: pod.qos,
         class: pod.class,
         wishes: pod.wishes.clone(),
+        kept_labels: pod.kept_labels.clone(),
         node_agent: pod.node_agent,
         told: pod.told.clone(),
         flags: BTreeSet::new(),

@@ -1,8 +1,8 @@
 //! What the ledger holds of whole pods.
 
-use super::{Asked, CpuPolicy, Given, Plan, PluginAllocation, Pod, Rules, State, Told, settled};
+use super::{Asked, CpuPolicy, Given, Plan, PluginAllocation, Pod, Rules, State, Told, mixed, settled};
 use crate::{
-    plan::UnknownWord,
+    plan::{Flag, UnknownWord},
     policy::{
         self, ContainerId, ContainerKind, RESERVE, Remembered, Wishes,
         memory::{self, Resource},
@@ -142,6 +142,7 @@ fn read<'r>(
             faults.push((key.to_owned(), error));
         }
     }
+    mixed::mark(&mut state, rules);
     match kept {
         Some(kept) => {
             state.cpus.pools = kept.pools;
@@ -239,12 +240,15 @@ pub fn encode(state: &State, pod: &Pod) -> Vec<u8> {
         node_agent: pod.node_agent,
         main: pod.main.clone(),
         containers: pod.containers.iter().map(container).collect(),
-        flags: pod.flags.iter().map(ToString::to_string).collect(),
+        // Follows from the policy that there is.
+        flags: pod.flags.iter().filter(|flag| **flag != Flag::OtherPolicy).map(ToString::to_string).collect(),
         since_unix_ms: pod.since_unix_ms,
         request_milli: pod.told.request.map(|milli| milli.0),
         request_source: pod.told.source.to_string(),
         decided_by: pod.told.decided_by.to_string(),
         open: pod.told.open,
+        kept_labels: pod.kept_labels.clone(),
+        placed_under: pod.placed_under.map(|policy| policy.to_string()).unwrap_or_default(),
     }
     .encode_to_vec()
 }
@@ -323,6 +327,11 @@ fn decode(state: &mut State, bytes: &[u8]) -> Result<(), RecordError> {
         served: level(&record.served_level)?,
         class: record.class.parse()?,
         wishes,
+        kept_labels: record.kept_labels,
+        placed_under: Some(record.placed_under)
+            .filter(|word| !word.is_empty())
+            .map(|word| word.parse())
+            .transpose()?,
         node_agent: record.node_agent,
         main: record.main,
         containers: Vec::new(),

@@ -58,6 +58,8 @@ pub struct PodRequest {
     pub class: Class,
     /// What it wishes beyond its level.
     pub wishes: Wishes,
+    /// Those of its labels that are kept with it.
+    pub kept_labels: Attributes,
     /// Whether it must run on every node whatever else does.
     pub node_agent: bool,
     /// What is remembered of how it was asked for.
@@ -131,6 +133,8 @@ pub struct SandboxRequest {
     pub name: String,
     /// The pod's labels.
     pub labels: Attributes,
+    /// Those of them that are kept with it.
+    pub kept_labels: Attributes,
     /// The pod's annotations.
     pub annotations: Attributes,
     /// The pod's priority; `None` where its spec is not known.

@@ -1,7 +1,7 @@
 //! What the operator has set.
 
 use crate::{
-    plan::NativeOption,
+    plan::{NativeOption, words::closed_set},
     policy::{self, memory},
     topology_manager::{Nodes, Policy, Scope},
 };
@@ -16,6 +16,16 @@ pub enum CpuPolicy {
     Dynamic(policy::Options),
     /// As the kubelet's static CPU manager and memory manager do, by Kubernetes' own QoS class.
     Native(Native),
+}
+
+closed_set! {
+    /// Which of the policies it is.
+    PolicyName {
+        /// Katalyst's.
+        Dynamic = "dynamic",
+        /// The kubelet's.
+        Native = "native",
+    }
 }
 
 /// Options of the native policy.
@@ -74,6 +84,14 @@ impl Rules {
                 Cow::Owned(machine.clone().with_offline(&(machine.online() - root)))
             }
             _ => Cow::Borrowed(machine),
+        }
+    }
+
+    /// Which policy gives out CPUs.
+    pub const fn policy_name(&self) -> PolicyName {
+        match self.cpu_policy {
+            CpuPolicy::Dynamic(_) => PolicyName::Dynamic,
+            CpuPolicy::Native(_) => PolicyName::Native,
         }
     }
 

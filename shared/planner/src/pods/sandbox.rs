@@ -180,6 +180,7 @@ pub fn understood(request: &SandboxRequest, decided_by: DecidedBy) -> PodRequest
         qos,
         class: request.class,
         wishes: wishes.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        kept_labels: request.kept_labels.clone(),
         node_agent: node_agent(&request.labels, &request.annotations, request.priority).is_some(),
         told: Told {
             request: asked,

@@ -137,6 +137,7 @@ fn refined(
     if !request.flags.contains(&Flag::PluginsUnasked) {
         pod.flags.remove(&Flag::PluginsUnasked);
     }
+    pod.kept_labels.clone_from(&request.kept_labels);
     pod.settle_main();
     pod.told.source = request.told.source;
     pod.told.request = request.told.request.or(pod.told.request);

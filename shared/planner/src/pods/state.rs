@@ -1,12 +1,12 @@
 //! What is held.
 
-use super::{Asked, Given, Released, Told};
+use super::{Asked, Given, PolicyName, Released, Told};
 use crate::{
     grouped::{Alike, Grouped},
     plan::{Flag, words::closed_set},
     policy::{self, Wishes, memory},
 };
-use oxalyst_qos::QosLevel;
+use oxalyst_qos::{Attributes, QosLevel};
 use oxalyst_topology::{CpuSet, Machine};
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -40,6 +40,10 @@ pub struct Pod {
     pub class: Class,
     /// What it wishes beyond its level.
     pub wishes: Wishes,
+    /// Those of its labels that are kept with it.
+    pub kept_labels: Attributes,
+    /// The policy that placed it; `None`: an earlier version did, which does not tell.
+    pub placed_under: Option<PolicyName>,
     /// The level that it is served at: that asked for, or shared for a dedicated pod that asks for no CPU.
     pub served: QosLevel,
     /// Whether it runs on all CPUs that are not exclusive, whatever it asks for.

@@ -110,6 +110,7 @@ pub fn step(happening: &Happening, state: &State) -> Step {
 
 fn sandbox(pod: u8, level: usize, wishes: usize, milli: Option<u64>) -> SandboxRequest {
     SandboxRequest {
+        kept_labels: [("team".to_owned(), "blue".to_owned())].into(),
         plugins_unasked: false,
         sandbox_id: format!("s{pod}"),
         pod_uid: pod.to_string(),
@@ -150,6 +151,7 @@ fn whole(pod: u8, level: usize, wishes: usize, cpus: u64, gib: u64) -> PodReques
     };
     let init = Asked { name: "init".into(), role: Role::Init, ..app.clone() };
     PodRequest {
+        kept_labels: [("team".to_owned(), "blue".to_owned())].into(),
         plugins: oxalyst_planner::pods::Plugins::default(),
         uid: pod.to_string(),
         sandbox_id: format!("s{pod}"),

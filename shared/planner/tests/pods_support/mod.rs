@@ -49,6 +49,7 @@ fn distances() -> Vec<Vec<u32>> {
 /// A pod of this level and request, whose sandbox starts.
 pub fn pod(uid: &str, level: &str, milli_cpu: Option<u64>) -> SandboxRequest {
     SandboxRequest {
+        kept_labels: [].into(),
         plugins_unasked: false,
         sandbox_id: format!("{uid}-1"),
         pod_uid: uid.to_owned(),

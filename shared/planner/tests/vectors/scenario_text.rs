@@ -192,6 +192,7 @@ impl AdmitText {
             })
         };
         Ok(PodRequest {
+            kept_labels: [].into(),
             plugins: oxalyst_planner::pods::Plugins::default(),
             uid: self.pod.clone(),
             sandbox_id: format!("sandbox-{}", self.pod),
