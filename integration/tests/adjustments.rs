@@ -35,10 +35,8 @@ async fn on_containerd(line: &str) {
 }
 
 async fn agrees(runtime: &mut impl Runtime, column: &str, oldest: bool) {
-    let found = measure(runtime).await.unwrap();
-    for row in &found {
-        println!("{}: {row:?}", runtime.describe());
-    }
+    let name = runtime.describe();
+    let found = measure(runtime, |row| println!("{name}: {row:?}")).await.unwrap();
     assert!(found.iter().any(|row| row.name == "CpusetCpus"), "something was tried");
     let all = disagreements(&found, column, oldest);
     assert!(all.is_empty(), "{}:\n{}", runtime.describe(), all.join("\n"));

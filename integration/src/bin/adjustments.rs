@@ -14,10 +14,7 @@ async fn main() {
     let folder = tempfile::Builder::new().prefix("oxalyst-").tempdir().unwrap();
     let mut runtime = Containerd::start(Path::new("/usr/bin"), folder.path()).await.unwrap();
     println!("{}", runtime.describe());
-    let found = measure(&mut runtime).await.unwrap();
-    for row in &found {
-        println!("{row:?}");
-    }
+    let found = measure(&mut runtime, |row| println!("{row:?}")).await.unwrap();
     let all = disagreements(&found, "containerd", true);
     runtime.remove().await.unwrap();
     assert!(all.is_empty(), "{}", all.join("\n"));

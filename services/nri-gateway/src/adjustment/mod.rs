@@ -303,6 +303,7 @@ pub const TABLE: [Row; 18] = [
         create: WRITTEN,
         update: CRIO_ONLY,
     },
+    // containerd's `disable_hugetlb_controller`, true by default, drops them from creations and updates without a word.
     Row {
         property: Property::Hugepages,
         name: "HugepageLimits",
