@@ -50,6 +50,11 @@ async fn on_containerd_with(
 integration::every_scenario!(on_containerd);
 
 #[tokio::test]
+async fn c14_a_shrunk_cpuset_bounds_the_quota() {
+    on_containerd(integration::scenarios::c14_a_shrunk_cpuset_bounds_the_quota).await;
+}
+
+#[tokio::test]
 async fn a_resized_container_keeps_its_first_cpu() {
     on_containerd(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
 }

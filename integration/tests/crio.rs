@@ -38,6 +38,11 @@ async fn on_crio(scenario: impl AsyncFnOnce(World<Crio>) -> World<Crio>) {
 integration::every_scenario!(on_crio);
 
 #[tokio::test]
+async fn c14_a_shrunk_cpuset_bounds_the_quota() {
+    on_crio(integration::scenarios::c14_a_shrunk_cpuset_bounds_the_quota).await;
+}
+
+#[tokio::test]
 async fn a_resized_container_keeps_its_first_cpu() {
     on_crio(integration::scenarios::a_resized_container_keeps_its_first_cpu).await;
 }

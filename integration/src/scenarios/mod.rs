@@ -2,11 +2,13 @@
 //! runs yet but the runtime and the five services, and leaves it to be taken down.
 
 mod admission;
+mod attainable;
 mod faults;
 mod placement;
 mod trouble;
 
 pub use admission::*;
+pub use attainable::*;
 pub use faults::*;
 pub use placement::*;
 pub use trouble::*;

@@ -1,22 +1,30 @@
 //! `oxalyst.gateway.v1`: translates, asks the roster, translates back.
 
+use std::time::Duration;
+
 use actix::Addr;
 use oxalyst_proto::gateway::v1::gateway_server::Gateway;
 use oxalyst_proto::gateway::v1::{
-    DiagnoseReply, DiagnoseRequest, HandOverReply, HandOverRequest, ListContainersReply,
+    AppliedContainer, DiagnoseReply, DiagnoseRequest, HandOverReply, HandOverRequest, ListContainersReply,
     ListContainersRequest,
 };
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use crate::diagnosis::Diagnosis;
+use crate::kernel::Kernel;
 use crate::roster::{Listing, Refused, Roster};
+
+/// An answer waits for the kernel's files no longer than this; it is given without them.
+const LOOK_DEADLINE: Duration = Duration::from_millis(500);
 
 /// The gRPC face.
 #[derive(Debug)]
 pub struct Face {
     /// What runs.
     pub roster: Addr<Roster>,
+    /// What holds.
+    pub kernel: Kernel,
     /// Whether a session is synchronised.
     pub synchronised: watch::Receiver<bool>,
     /// Last heard name of the runtime.
@@ -27,6 +35,25 @@ pub struct Face {
     pub handed_over: watch::Sender<bool>,
 }
 
+// === impl Face ===
+
+impl Face {
+    /// The same containers with what the kernel holds each to, now: between two comparisons, somebody else may have changed it.
+    async fn measured(&self, listed: Vec<(AppliedContainer, String)>) -> Vec<AppliedContainer> {
+        let (mut containers, cgroups): (Vec<_>, Vec<_>) = listed.into_iter().unzip();
+        match self.kernel.attainable(cgroups, LOOK_DEADLINE).await {
+            Ok(attainable) => {
+                for (container, told) in containers.iter_mut().zip(attainable) {
+                    container.effective_cpus = told.cpus.map(|cpus| cpus.to_string());
+                    container.max_milli_cpu = told.milli_cpu;
+                }
+            }
+            Err(e) => tracing::debug!(error = %e, "answered without what the kernel's files say"),
+        }
+        containers
+    }
+}
+
 #[tonic::async_trait]
 impl Gateway for Face {
     async fn list_containers(
@@ -34,7 +61,7 @@ impl Gateway for Face {
         _: Request<ListContainersRequest>,
     ) -> Result<Response<ListContainersReply>, Status> {
         let stopping = |_| Status::unavailable("the gateway is stopping");
-        let containers = self.roster.send(Listing).await.map_err(stopping)?;
+        let containers = self.measured(self.roster.send(Listing).await.map_err(stopping)?).await;
         let refused = self.roster.send(Refused).await.map_err(stopping)?;
         Ok(Response::new(ListContainersReply {
             connected: *self.synchronised.borrow(),

@@ -1,5 +1,6 @@
 //! The kernel's cpuset files, on threads that may block, each look with a deadline.
 
+mod attainable;
 mod census;
 mod others;
 mod systemd;

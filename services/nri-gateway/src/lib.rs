@@ -93,6 +93,7 @@ fn start(settings: Settings, mesh: &Mesh) -> Started {
     );
     let mut tasks = JoinSet::new();
 
+    let look_kernel = kernel.clone();
     let meta = oxalyst_mesh::connect(&mesh.run_dir, "meta-server");
     tasks.spawn(orm::follow(orm.clone(), orm_stream));
     tasks.spawn(meta_link::report(feed_outlet, roster.clone(), meta.clone()));
@@ -155,8 +156,14 @@ fn start(settings: Settings, mesh: &Mesh) -> Started {
         tasks.spawn(session::run(context, condition));
     }
     let (handed_over, is_handed_over) = watch::channel(false);
-    let face =
-        face::Face { roster, synchronised: is_synchronised, runtime: runtime_name, diagnosis, handed_over };
+    let face = face::Face {
+        roster,
+        kernel: look_kernel,
+        synchronised: is_synchronised,
+        runtime: runtime_name,
+        diagnosis,
+        handed_over,
+    };
     Started { routes: Routes::new(GatewayServer::new(face)), tasks, calls, handed_over: is_handed_over }
 }
 

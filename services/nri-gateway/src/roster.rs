@@ -406,7 +406,7 @@ impl Roster {
         }
     }
 
-    fn listing(&self) -> Vec<AppliedContainer> {
+    fn listing(&self) -> Vec<(AppliedContainer, String)> {
         let placements = self.placements.load();
         self.containers
             .values()
@@ -414,7 +414,8 @@ impl Roster {
                 let lodging = self.sandboxes.get(&entry.container.sandbox_id);
                 let by_policy =
                     lodging.is_some_and(|l| matches!(l.entrance, Entrance::ByPolicy | Entrance::Unknown));
-                entry.listing(&placements, lodging.map(|l| &l.sandbox), by_policy)
+                let told = entry.listing(&placements, lodging.map(|l| &l.sandbox), by_policy);
+                (told, entry.container.cgroups_path.clone())
             })
             .collect()
     }

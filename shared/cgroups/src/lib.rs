@@ -8,9 +8,11 @@
 //! * [`CpusetFiles`]: the cpuset of one cgroup, written and read back.
 //! * [`set_cpuset`]: the same among the cgroups above and below it, in the order that the kernel asks for ([`nested`]).
 //! * [`bandwidth`]: quota, period and burst, likewise.
+//! * [`Attainable`]: the CPUs and the CPU time that a cgroup can have at most.
 //!
 //! Absent is not zero: what a version does not tell is `None`. "max" is a type, not a number.
 
+mod attainable;
 pub mod bandwidth;
 mod cpuset;
 mod cpuset_tree;
@@ -25,6 +27,7 @@ pub mod nested;
 pub mod parse;
 mod path;
 
+pub use attainable::Attainable;
 pub use cpuset::{CpusetFiles, CpusetState};
 pub use cpuset_tree::{CpusetFile, set_cpuset};
 pub use discover::{Found, FoundPod, Listed, Stamp, Walk, pod_roots, walk, walk_telling};

@@ -196,9 +196,9 @@ pub struct Ended(pub BTreeSet<String>);
 #[rtype(result = "Claims")]
 pub struct ToClaim;
 
-/// Every container for an operator.
+/// Every container for an operator, with the runtime's name for its cgroup.
 #[derive(Debug, Message)]
-#[rtype(result = "Vec<AppliedContainer>")]
+#[rtype(result = "Vec<(AppliedContainer, String)>")]
 pub struct Listing;
 
 /// Every pod that was refused and whose sandbox runs all the same.

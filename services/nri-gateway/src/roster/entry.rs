@@ -367,6 +367,9 @@ impl Entry {
             kernel_cpus: kernel.map(|k| k.cpus.clone()),
             kernel_mems: kernel.map(|k| k.mems.clone()),
             marks,
+            // The kernel's, read by whoever answers.
+            effective_cpus: None,
+            max_milli_cpu: None,
         }
     }
 }

@@ -78,6 +78,10 @@ pub(crate) struct ContainerView {
     pub(crate) wanted_mems: Option<String>,
     pub(crate) kernel_cpus: Option<String>,
     pub(crate) kernel_mems: Option<String>,
+    /// CPUs on which the kernel lets it run.
+    pub(crate) effective_cpus: Option<String>,
+    /// CPU time that it can have at most in one second, thousandths of a CPU.
+    pub(crate) max_milli_cpu: Option<u64>,
     pub(crate) marks: Vec<String>,
 }
 
@@ -120,6 +124,8 @@ impl PodsView {
             header.extend([
                 "KERNEL-CPUS",
                 "KERNEL-MEMS",
+                "EFFECTIVE-CPUS",
+                "MAX-CPU",
                 "MARKS",
                 "FLAGS",
                 "REQUEST",
@@ -225,6 +231,8 @@ impl PodView {
         vec![
             cell(container.and_then(|c| c.kernel_cpus.as_ref())),
             cell(container.and_then(|c| c.kernel_mems.as_ref())),
+            cell(container.and_then(|c| c.effective_cpus.as_ref())),
+            cell(container.and_then(|c| c.max_milli_cpu).map(|most| format!("{most}m")).as_ref()),
             self.marks(container),
             placement.map(|p| p.flags.join(",")).unwrap_or_default(),
             placement.map(|p| format!("{}m", p.requested_milli_cpu)).unwrap_or_default(),
@@ -317,6 +325,8 @@ impl From<AppliedContainer> for ContainerView {
             wanted_mems: told(&applied.wanted_mems),
             kernel_cpus: applied.kernel_cpus,
             kernel_mems: applied.kernel_mems,
+            effective_cpus: applied.effective_cpus,
+            max_milli_cpu: applied.max_milli_cpu,
             marks: applied.marks,
         }
     }
@@ -356,6 +366,8 @@ mod tests {
             state: ContainerState::Running as i32,
             wanted_cpus: "0".into(),
             kernel_cpus: Some("0-1".into()),
+            effective_cpus: Some("1".into()),
+            max_milli_cpu: Some(750),
             marks: vec!["drift".into()],
             ..AppliedContainer::default()
         }
@@ -434,7 +446,7 @@ mod tests {
             PodsView::new(state(vec![placed("a", false)]), running(vec![applied("a", "app")]), vec![], 0);
         let text = view.render(true);
         let row = text.lines().nth(1).unwrap();
-        for cell in ["0-1", "drift", "1000m", "sandbox-resources", "id-app"] {
+        for cell in ["0-1", "drift", "750m", "1000m", "sandbox-resources", "id-app"] {
             assert!(row.contains(cell), "{cell}: {row}");
         }
     }
