@@ -53,8 +53,11 @@ async fn n13_a_gateway_without_a_session_is_not_ready_and_its_metric_says_so() {
         world.runtime.stop().await.unwrap();
         world.connected(false).await;
 
-        let text = ready(&world, "nri-gateway").await.unwrap();
-        assert!(text.starts_with("HTTP/1.1 503") && text.contains("nri-session"), "{text}");
+        let said = poll_until(PATIENCE, async || match ready(&world, "nri-gateway").await {
+            Ok(text) if text.starts_with("HTTP/1.1 503") && text.contains("nri-session") => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        said.await.unwrap();
         assert_eq!(session(&world).await, Some(0.0));
 
         world.runtime.start().await.unwrap();
