@@ -202,7 +202,7 @@ async fn k8_everything_else_that_is_decided_is_written_too_and_what_cannot_be_is
 }
 
 #[actix::test]
-async fn somebody_who_keeps_changing_a_container_is_named_and_it_is_mended_all_the_same() {
+async fn a12_somebody_who_keeps_changing_a_container_is_named_and_it_is_mended_all_the_same() {
     let mut node = Plain::new(Mode::Bypass);
     node.settings.drift_limit = 2;
     let fixture = node.tree(Layout::V1, &["kubepods/podd/d1"]);

@@ -18,7 +18,7 @@ async fn finding(node: &Node, check: &str) -> Finding {
 }
 
 #[actix::test]
-async fn somebody_who_keeps_changing_a_container_is_mended_once_a_period_and_no_more() {
+async fn a12_somebody_who_keeps_changing_a_container_is_mended_once_a_period_and_no_more() {
     let (node, session) = Node::up().await;
     node.run(&session, &pod("d", "dedicated_cores"), "d1").await.unwrap();
     let mut changes = 0;

@@ -31,7 +31,8 @@ pub struct Settings {
     pub decisions_max_records: u64,
     /// Bytes that their files take at the most, and again as much in memory. 65536 to 1073741824.
     pub decisions_max_bytes: u64,
-    /// CPUs kept for `system_cores`, in Linux list format: `0-1,8`. None by default.
+    /// CPUs kept for `system_cores`: in Linux list format (`0-1,8`), or how much in thousandths of a CPU (`750m`), for which
+    /// that many whole CPUs are set aside, spread over the NUMA nodes. None by default.
     pub reserved_cpus: String,
     /// CPUs kept for the system by number, spread over the NUMA nodes, where `reserved_cpus` is empty. None by default.
     pub reserved_cpu_count: u64,

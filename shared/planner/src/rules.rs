@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use oxalyst_topology::{CpuSet, Machine, ParseSetError};
-use oxalyst_units::Bytes;
+use oxalyst_units::{Bytes, MilliCpu};
 
 use crate::plan::{End, NativeOption, NotEnoughCpus, Spread, take_by_numa_balance};
 use crate::pods::{CpuPolicy, Native, Rules};
@@ -13,7 +13,8 @@ use crate::topology_manager::{Policy, Scope, UnknownPolicy};
 /// What can be set of the rules. Sets of CPUs are in Linux list format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSettings {
-    /// CPUs kept for `system_cores`, in Linux list format: `0-1,8`. None by default.
+    /// CPUs kept for `system_cores`: in Linux list format (`0-1,8`), or how much in thousandths of a CPU (`750m`), for which
+    /// that many whole CPUs are set aside, spread over the NUMA nodes. None by default.
     pub reserved_cpus: String,
     /// CPUs kept for the system by number, spread over the NUMA nodes, where `reserved_cpus` is empty. None by default.
     pub reserved_cpu_count: u64,
@@ -93,8 +94,22 @@ pub enum RulesError {
     #[error("memory_reserved has {0:?}: write node=bytes, separated by commas, such as 0=1073741824")]
     Memory(String),
     /// More CPUs are to be reserved than there are.
-    #[error("reserved_cpu_count: {0}: reserve fewer")]
-    Count(#[from] NotEnoughCpus),
+    #[error("{key}: {source}: reserve fewer")]
+    Count {
+        /// The setting.
+        key: &'static str,
+        /// How many there are.
+        source: NotEnoughCpus,
+    },
+    /// An amount of CPU to reserve that is none.
+    #[error("reserved_cpus has {0:?}: write thousandths of a CPU such as 750m")]
+    Amount(String),
+    /// The kubelet's reservation is not known.
+    #[error(
+        "reserved_cpus is \"kubelet\", and nobody tells what the kubelet reserves: write the node's capacity less what is \
+         allocatable, such as 750m"
+    )]
+    Kubelet,
 }
 
 // === impl RuleSettings ===
@@ -130,6 +145,7 @@ impl RuleSettings {
         let within = |key, given: u64, low, high, range| {
             if (low..=high).contains(&given) { Ok(()) } else { Err(RulesError::Range { key, given, range }) }
         };
+        reserved_amount(self)?;
         within("ramp_up_s", self.ramp_up_s, 30, 3600, "30 to 3600")?;
         within("packing_threshold_percent", self.packing_threshold_percent, 0, 100, "0 to 100")
     }
@@ -173,15 +189,35 @@ pub fn rules(settings: &RuleSettings) -> Result<Rules, RulesError> {
 /// The CPUs kept for the system.
 ///
 /// # Errors
-/// No list, or more than there are.
+/// Neither a list nor an amount, or more than there are.
 pub fn reserved(settings: &RuleSettings, machine: &Machine) -> Result<CpuSet, RulesError> {
-    let listed = set("reserved_cpus", &settings.reserved_cpus)?;
-    if !listed.is_empty() || settings.reserved_cpu_count == 0 {
-        return Ok(listed);
-    }
-    let count = usize::try_from(settings.reserved_cpu_count).unwrap_or(usize::MAX);
+    let (key, count) = match reserved_amount(settings)? {
+        Some(amount) => ("reserved_cpus", amount.ceil_cpus()),
+        None => {
+            let listed = set("reserved_cpus", &settings.reserved_cpus)?;
+            if !listed.is_empty() || settings.reserved_cpu_count == 0 {
+                return Ok(listed);
+            }
+            ("reserved_cpu_count", settings.reserved_cpu_count)
+        }
+    };
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
     let from = machine.online() - machine.isolated();
-    Ok(take_by_numa_balance(machine, &from, count, Spread::Cores, End::Lowest)?)
+    take_by_numa_balance(machine, &from, count, Spread::Cores, End::Lowest)
+        .map_err(|source| RulesError::Count { key, source })
+}
+
+/// How much CPU is to be reserved; `None`: it is told by a list, or by a number.
+fn reserved_amount(settings: &RuleSettings) -> Result<Option<MilliCpu>, RulesError> {
+    let given = settings.reserved_cpus.trim();
+    if given == "kubelet" {
+        return Err(RulesError::Kubelet);
+    }
+    let Some(number) = given.strip_suffix('m') else { return Ok(None) };
+    let wrong = || RulesError::Amount(given.to_owned());
+    // A sign is no digit.
+    let amount = number.bytes().all(|digit| digit.is_ascii_digit()).then(|| number.parse().ok()).flatten();
+    amount.map(|amount| Some(MilliCpu(amount))).ok_or_else(wrong)
 }
 
 fn options(settings: &RuleSettings) -> Result<Options, RulesError> {
@@ -206,6 +242,10 @@ fn options(settings: &RuleSettings) -> Result<Options, RulesError> {
         numa_headroom: BTreeMap::new(),
         prefer_existing_numa: settings.prefer_existing_numa,
         high_numa_first: settings.high_numa_first,
+        reserved_spare: reserved_amount(settings)?.map_or(MilliCpu(0), |amount| {
+            let whole = amount.ceil_cpus().saturating_mul(1000);
+            MilliCpu(whole.saturating_sub(amount.0))
+        }),
     })
 }
 
@@ -264,5 +304,29 @@ mod tests {
         assert_eq!(reserved(&settings, &machine).unwrap().to_string(), "3");
         settings = RuleSettings { reserved_cpu_count: 5, ..RuleSettings::default() };
         assert!(reserved(&settings, &machine).unwrap_err().to_string().starts_with("reserved_cpu_count"));
+    }
+
+    #[test]
+    fn a09_an_amount_of_reserved_cpu_sets_whole_cpus_aside_and_leaves_the_rest_of_the_last_one() {
+        let cpu = |id| oxalyst_topology::Cpu { id, core: id, socket: 0, numa: id / 2, l3: None };
+        let machine = Machine::from_rows((0..4).map(cpu).collect(), &[]).unwrap();
+        let told = |amount: &str| RuleSettings { reserved_cpus: amount.into(), ..RuleSettings::default() };
+        for (amount, cpus, spare) in
+            [("0m", "", 0), ("1m", "0", 999), ("750m", "0", 250), ("1000m", "0", 0), ("1750m", "0,2", 250)]
+        {
+            assert_eq!(reserved(&told(amount), &machine).unwrap().to_string(), cpus, "{amount}");
+            let CpuPolicy::Dynamic(options) = rules(&told(amount)).unwrap().cpu_policy else { panic!() };
+            assert_eq!(options.reserved_spare, MilliCpu(spare), "{amount}");
+        }
+        for amount in ["m", "-1m", "+1m", "0.75m", "1 m", "99999999999999999999m"] {
+            assert!(matches!(rules(&told(amount)), Err(RulesError::Amount(_))), "{amount}");
+        }
+        assert!(matches!(
+            reserved(&told("4001m"), &machine),
+            Err(RulesError::Count { key: "reserved_cpus", .. })
+        ));
+        assert!(
+            rules(&told("kubelet")).unwrap_err().to_string().contains("capacity less what is allocatable")
+        );
     }
 }

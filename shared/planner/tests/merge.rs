@@ -236,11 +236,27 @@ fn long_lists(nodes: u32, least: usize) -> impl Strategy<Value = Vec<Vec<Hint>>>
 }
 
 fn four_apart(distances: &[u32]) -> Machine {
-    let row =
-        |a: usize| (0..4).map(|b| if a == b { 10 } else { distances[a.min(b) * 4 + a.max(b)] }).collect();
-    let nodes = (0..4u32).map(|id| NumaNode { distances: row(id as usize), ..NumaNode::new(id) });
-    let cpus = (0..4).map(|id| Cpu { id, core: id, socket: 0, numa: id, l3: None });
+    apart(4, distances)
+}
+
+/// So many nodes; how far a is from b is one of the first n·n distances.
+fn apart(n: u32, distances: &[u32]) -> Machine {
+    let row = |a: u32| {
+        (0..n).map(|b| if a == b { 10 } else { distances[(a.min(b) * n + a.max(b)) as usize] }).collect()
+    };
+    let nodes = (0..n).map(|id| NumaNode { distances: row(id), ..NumaNode::new(id) });
+    let cpus = (0..n).map(|id| Cpu { id, core: id, socket: 0, numa: id, l3: None });
     Machine::new(cpus.collect(), nodes.collect()).unwrap()
+}
+
+/// Two resources that prefer nothing and have at least so many of the masks of so many nodes that are no narrower than this.
+fn wide_lists(nodes: u32, narrowest: usize, least: usize) -> impl Strategy<Value = (u32, Vec<Vec<Hint>>)> {
+    let all: NumaMask = (0..nodes).collect();
+    let masks: Vec<NumaMask> =
+        every_mask(&all, all.len()).into_iter().filter(|mask| mask.len() >= narrowest).collect();
+    let list = prop::sample::subsequence(masks.clone(), least..=masks.len());
+    let list = list.prop_map(|masks| masks.into_iter().map(|mask| Hint::on(mask, false)).collect::<Vec<_>>());
+    prop::collection::vec(list, 2).prop_map(move |lists| (nodes, lists))
 }
 
 // === Properties ===
@@ -370,6 +386,35 @@ proptest! {
         for policy in policies() {
             let got = merge(&policy, &Nodes::new(all.clone()), from_ref(&provider)).unwrap();
             prop_assert_eq!(got, oracle(&policy, &all, None, from_ref(&provider)), "{:?}", policy);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Which mask wins follows from the distances, so that each mask that the transform finds wins in some case.
+    #[test]
+    fn of_long_lists_whichever_mask_is_the_closest_is_found(
+        (nodes, lists) in prop_oneof![
+            wide_lists(4, 1, 11), wide_lists(4, 2, 10), wide_lists(5, 2, 16), wide_lists(5, 1, 18),
+            wide_lists(6, 3, 25),
+        ],
+        distances in prop::collection::vec(11u32..200, 36),
+        narrow in prop::option::weighted(0.5, 0u32..6),
+    ) {
+        let machine = apart(nodes, &distances);
+        let nodes = Nodes::of(&machine).prefer_closest(&machine);
+        let mut named: Provider =
+            NAMES.iter().map(ToString::to_string).zip(lists.into_iter().map(Some)).collect();
+        // A third one that does not want one of the nodes cuts what the two have reached.
+        if let Some(without) = narrow {
+            let rest: NumaMask = nodes.all().iter().filter(|node| *node != without).collect();
+            named.insert("net".to_owned(), Some(vec![Hint::on(rest, false)]));
+        }
+        for policy in [Policy::BestEffort, Policy::Restricted] {
+            let got = merge(&policy, &nodes, from_ref(&named)).unwrap();
+            prop_assert_eq!(got, oracle(&policy, nodes.all(), Some(&machine), from_ref(&named)), "{:?}", policy);
         }
     }
 }

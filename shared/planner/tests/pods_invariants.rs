@@ -265,6 +265,15 @@ fn exclusive(state: &State, machine: &Machine) -> BTreeMap<(String, String), Cpu
     own.map(|(name, (cpus, _))| (name, cpus)).collect()
 }
 
+/// Pods that run on CPUs that are none of their own nor of a pool of theirs, because those are gone.
+fn starved(state: &State, machine: &Machine) -> BTreeSet<String> {
+    let lacks = |flags: &BTreeSet<Flag>| {
+        [Flag::PoolEmpty, Flag::NodeAgentOverlaps].iter().any(|flag| flags.contains(flag))
+    };
+    let pods = placements(state, machine).into_iter();
+    pods.filter(|(_, pod)| pod.containers.iter().any(|own| lacks(&own.flags))).map(|(uid, _)| uid).collect()
+}
+
 fn sound(world: &World) -> Result<(), TestCaseError> {
     let whole = world.machine();
     let machine = world.rules.confine(&whole);
@@ -419,6 +428,12 @@ fn check_step(
         for (name, cpus) in before.iter().filter(|((uid, _), _)| uid != concerned) {
             prop_assert_eq!(Some(cpus), after.get(name), "{:?} moved", name);
         }
+    }
+    if matches!(request, Request::Admit(_) | Request::Resize(_)) {
+        let (mut starved, known) = (starved(&planned.after, machine), starved(&world.state, machine));
+        // A node agent starts in any case.
+        starved.retain(|uid| uid != concerned || !planned.after.pods.get(uid).unwrap().node_agent);
+        prop_assert!(starved.is_subset(&known), "{:?} are left without CPUs", &starved - &known);
     }
     match request {
         Request::Resize(_) => {

@@ -81,13 +81,17 @@ proptest! {
         bound in any::<bool>(),
         first in 1u64..6,
         beside in 1u64..6,
+        gone in 0u64..6,
         sizes in prop::collection::vec(1u64..12, 1..12),
     ) {
         let machine = machine();
         let (mut state, _) = record::load(std::iter::empty(), &machine, &rules, "0".parse().unwrap());
-        for request in [pod("a", first, bound), pod("b", beside, false)] {
+        // What a pod before it had comes free, so that what it grows by may have lower ids than what it began with.
+        let before = (gone > 0).then(|| pod("gone", gone, bound));
+        for request in before.into_iter().chain([pod("a", first, bound), pod("b", beside, false)]) {
             state = plan(&state, &machine, &rules, &Request::Admit(request)).unwrap().after;
         }
+        state = plan(&state, &machine, &rules, &Request::Remove { uid: "gone".into() }).unwrap().after;
         let (baseline, other) = (cpus(&state, &machine, "a"), cpus(&state, &machine, "b"));
         prop_assert_eq!(baseline.len() as u64, first);
         for size in sizes {

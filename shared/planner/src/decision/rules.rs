@@ -66,6 +66,7 @@ fn encode_options(options: &Options) -> DynamicRules {
         numa_headroom,
         prefer_existing_numa,
         high_numa_first,
+        reserved_spare,
     } = options;
     let (word, threshold) = match preference {
         Preference::Spreading => ("spreading", 0.0),
@@ -82,6 +83,7 @@ fn encode_options(options: &Options) -> DynamicRules {
         numa_headroom: numa_headroom.iter().map(|(node, milli)| (*node, milli.0)).collect(),
         prefer_existing_numa: *prefer_existing_numa,
         high_numa_first: *high_numa_first,
+        reserved_spare: reserved_spare.0,
     }
 }
 
@@ -131,5 +133,6 @@ fn decode_options(message: &DynamicRules) -> Result<Options, SnapshotError> {
         numa_headroom: message.numa_headroom.iter().map(|(node, milli)| (*node, MilliCpu(*milli))).collect(),
         prefer_existing_numa: message.prefer_existing_numa,
         high_numa_first: message.high_numa_first,
+        reserved_spare: MilliCpu(message.reserved_spare),
     })
 }

@@ -145,8 +145,8 @@ impl<'a> Joining<'a> {
             let hints = policy::hints(&self.after.cpus, self.options, self.machine, &request);
             let hints = hints.inspect_err(|refusal| {
                 if matches!(refusal.kind, Kind::Insufficient | Kind::Affinity) {
-                    self.lacking =
-                        Some((CPU.to_owned(), policy::lacking(&self.after.cpus, self.machine, &request)));
+                    let lacking = policy::lacking(&self.after.cpus, self.options, self.machine, &request);
+                    self.lacking = Some((CPU.to_owned(), lacking));
                 }
             });
             provider.insert(CPU.to_owned(), hints.map_err(refused(Rule::CpuRoom))?);

@@ -23,6 +23,9 @@ pub struct Options {
     pub prefer_existing_numa: bool,
     /// Whether NUMA nodes of a high id come first for bound shared pods.
     pub high_numa_first: bool,
+    /// What shared pods may ask for beyond the CPUs that are there for them: the part of the last reserved CPU that is not
+    /// reserved, where an amount is that is no whole number of CPUs. 0 to 999.
+    pub reserved_spare: MilliCpu,
 }
 
 /// Which of the NUMA nodes with room is preferred.

@@ -13,6 +13,8 @@ pub(super) struct View<'a> {
     pub(super) machine: &'a Machine,
     /// Ascending by id; nodes without CPUs are left out.
     pub(super) nodes: Vec<Node<'a>>,
+    /// What shared pods may ask for beyond the CPUs that are there for them.
+    pub(super) spare: MilliCpu,
 }
 
 /// One NUMA node.
@@ -65,7 +67,7 @@ impl<'a> View<'a> {
                 node.take_in(container);
             }
         }
-        let mut view = Self { state, machine, nodes };
+        let mut view = Self { state, machine, nodes, spare: MilliCpu(0) };
         view.add_up();
         view
     }
@@ -104,6 +106,11 @@ impl<'a> View<'a> {
     /// Where shared pods that are not bound may start: free CPUs of nodes that host no bound pod.
     pub(super) fn pooled(&self) -> CpuSet {
         self.free_where(|node| !node.is_bound())
+    }
+
+    /// Whether unbound shared pods that ask for this much together have room on so many CPUs.
+    pub(super) fn holds_shared(&self, asked: MilliCpu, cpus: usize) -> bool {
+        asked.0 <= MilliCpu::cpus(cpus as u64).0.saturating_add(self.spare.0)
     }
 
     /// What shared containers that are not bound ask for, those of `except` left out.

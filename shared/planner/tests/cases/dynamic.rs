@@ -3,6 +3,7 @@
 use super::*;
 use oxalyst_planner::{
     plan::{Flag, Reason},
+    rules::{self, RuleSettings},
     topology_manager::{Hint, Nodes, Provider, Scope, merge},
 };
 
@@ -311,4 +312,39 @@ fn k28_pod_scope_puts_both_containers_on_one_node() {
     node.admit(pod("p", QosLevel::Dedicated, &[asks("a", 2000), asks("b", 2000)]));
     let both = node.container("p", "a").cpus | &node.container("p", "b").cpus;
     assert!(both.is_subset(&set("5-9")), "{both}");
+}
+
+#[test]
+fn a09_a_fraction_of_a_cpu_that_is_reserved_sets_a_whole_one_aside_and_shared_pods_may_ask_for_the_rest_of_it()
+ {
+    let settings = RuleSettings { reserved_cpus: "750m".into(), ..RuleSettings::default() };
+    let machine = flat(2, 8);
+    let reserved = rules::reserved(&settings, &machine).unwrap().to_string();
+    assert_eq!(reserved, "0");
+    let node = || Node::new(machine.clone(), rules::rules(&settings).unwrap(), &reserved);
+
+    // Accounting is in thousandths: 15.25 CPUs for shared pods, of which the pool has the 15 whole ones.
+    let mut shares = node();
+    shares.admit(shared("s", 15_000));
+    shares.admit(shared("t", 250));
+    assert_eq!(shares.cpus("s"), set("1-15"));
+    let refusal = shares.try_admit(&shared("u", 1)).unwrap_err();
+    assert_eq!(refusal.reason, Reason::Insufficient);
+    assert!(
+        refusal.message.contains("15 are there for them") && refusal.message.contains("250m of a reserved")
+    );
+
+    // Exclusive ones are whole: 15, and the fraction makes no sixteenth.
+    let mut owns = node();
+    assert_eq!(owns.free(), 15);
+    assert!(owns.try_admit(&dedicated("g", 16)).is_err());
+    owns.admit(dedicated("g", 15));
+    assert_eq!(owns.cpus("g"), set("1-15"));
+
+    // A bound pod leaves shared ones what they ask for, to the thousandth.
+    for (asked, fits) in [(7250, true), (7251, false)] {
+        let mut mixed = node();
+        mixed.admit(shared("s", asked));
+        assert_eq!(mixed.try_admit(&bound(dedicated("g", 8))).is_ok(), fits, "beside {asked}m");
+    }
 }

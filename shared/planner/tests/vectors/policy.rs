@@ -303,6 +303,7 @@ impl OptionsText {
             Some(other) => return Err(format!("unknown hint optimizer {other:?}")),
         };
         Ok(Options {
+            reserved_spare: MilliCpu(0),
             preference,
             enable_reclaim: self.enable_reclaim,
             overlap: self.overlap,

@@ -2,7 +2,6 @@
 
 use super::super::{
     Container, Request,
-    request::fits,
     state::specified_pool,
     view::{Node, View},
 };
@@ -48,7 +47,7 @@ pub(super) fn weighed<'v, 'a>(
             return Some(Hindrance::Neighbour);
         }
         let left = unbound.saturating_sub(node.free.len());
-        (!node.is_bound() && !fits(asked, left)).then_some(Hindrance::SharedPods { asked, left })
+        (!node.is_bound() && !view.holds_shared(asked, left)).then_some(Hindrance::SharedPods { asked, left })
     };
     view.nodes.iter().map(|node| (node, hindrance(node))).collect()
 }

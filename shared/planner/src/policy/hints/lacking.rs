@@ -1,7 +1,7 @@
 //! Why no NUMA node would do: for those who ask afterwards.
 
 use super::{
-    super::{ContainerKind, Request, State, view::View},
+    super::{ContainerKind, Options, Request, State, view::View},
     eligible::{Hindrance, weighed},
     existing,
 };
@@ -23,9 +23,15 @@ pub enum Lack {
 
 /// The sets of NUMA nodes that [`hints`](super::hints) looked at before it refused, with what each lacks: one by one for a bound
 /// container, and for one that is not, first all together that it could have run on.
-pub fn lacking(state: &State, machine: &Machine, request: &Request) -> Vec<(NumaMask, Lack)> {
+pub fn lacking(
+    state: &State,
+    options: &Options,
+    machine: &Machine,
+    request: &Request,
+) -> Vec<(NumaMask, Lack)> {
     let outgrown = existing::outgrown(state, request);
-    let view = View::of(outgrown.as_ref().unwrap_or(state), machine);
+    let mut view = View::of(outgrown.as_ref().unwrap_or(state), machine);
+    view.spare = options.reserved_spare;
     if request.wishes.numa_binding() || request.kind != ContainerKind::Main {
         let lack = |hindrance: Option<Hindrance>| match hindrance {
             None => Lack::Room,

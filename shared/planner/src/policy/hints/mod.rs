@@ -12,14 +12,11 @@ mod shared;
 pub(super) use dedicated::unbound_free;
 pub use lacking::{Lack, lacking};
 
-use super::{
-    ContainerKind, Options, Refusal, Request, State,
-    request::{fits, whole},
-    view::View,
-};
+use super::{ContainerKind, Options, Refusal, Request, State, request::whole, view::View};
 use crate::topology_manager::Hints;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
+use oxalyst_units::MilliCpu;
 
 /// The NUMA nodes that would do for the container; `None` where it has no preference.
 ///
@@ -35,7 +32,8 @@ pub fn hints(
         return Ok(None);
     }
     let outgrown = existing::outgrown(state, request);
-    let view = View::of(outgrown.as_ref().unwrap_or(state), machine);
+    let mut view = View::of(outgrown.as_ref().unwrap_or(state), machine);
+    view.spare = options.reserved_spare;
     let is_main = request.kind == ContainerKind::Main;
     match request.qos {
         QosLevel::System => Ok(None),
@@ -57,12 +55,16 @@ fn has_room_for_shared(view: &View<'_>, request: &Request) -> Result<(), Refusal
     let mut asked = view.unbound_shared_request(&request.id.pod);
     asked.0 = asked.0.saturating_add(request.aggregated().0);
     let have = view.pooled().len();
-    if fits(asked, have) {
+    if view.holds_shared(asked, have) {
         return Ok(());
     }
+    let spare = match view.spare {
+        MilliCpu(0) => String::new(),
+        spare => format!(", and {spare} of a reserved one"),
+    };
     Err(Refusal::insufficient(format!(
         "shared pods would ask for {} CPUs ({asked}) and {have} are there for them: neither reserved nor exclusive, \
-         on NUMA nodes without bound pods",
+         on NUMA nodes without bound pods{spare}",
         whole(asked)
     )))
 }
