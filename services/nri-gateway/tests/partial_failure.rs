@@ -46,7 +46,8 @@ async fn o16_memory_nodes_that_are_refused_leave_the_cpus_as_decided_marked_and_
 }
 
 #[actix::test]
-async fn a08_o16_cpus_that_are_refused_leave_the_memory_nodes_to_the_next_comparison_and_the_rest_is_written() {
+async fn a08_o16_cpus_that_are_refused_leave_the_memory_nodes_to_the_next_comparison_and_the_rest_is_written()
+{
     let mut node = Plain::new(Mode::Bypass);
     let fixture = node.tree(Layout::V1, &[CONTAINER]);
     machine_allows(&fixture, "cpuset.cpus", "0");
