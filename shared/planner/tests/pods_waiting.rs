@@ -48,6 +48,7 @@ fn pod(uid: usize, (dedicated, bound, containers): &Drawn) -> PodRequest {
         name: uid.to_string(),
         qos: if *dedicated { QosLevel::Dedicated } else { QosLevel::Shared },
         class: if *dedicated { Class::Guaranteed } else { Class::Burstable },
+        kept_labels: [].into(),
         wishes: wishes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         node_agent: false,
         told: Told::default(),
