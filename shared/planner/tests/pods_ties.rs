@@ -34,6 +34,7 @@ fn pod(uid: u8, cpus: u64, bound: bool) -> PodRequest {
         name: uid.to_string(),
         qos: QosLevel::Dedicated,
         class: Class::Guaranteed,
+        kept_labels: [].into(),
         wishes: wishes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         node_agent: false,
         told: Told::default(),
