@@ -130,6 +130,7 @@ fn start(settings: Settings, mesh: &Mesh) -> Started {
             decided: orm.changed(),
             nudge: nudge.clone(),
             metrics: metrics.clone(),
+            facts: mesh.facts.clone(),
             period: settings.reconcile_period(),
         };
         let hooks = hooks::HooksContext {
