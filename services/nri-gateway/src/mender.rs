@@ -140,6 +140,9 @@ async fn look(tools: &Tools, everything: bool) -> Option<Found> {
     let mut corrections = due.blind;
     let (seen, unheld) = match tools.kernel.read(due.checks.clone(), LOOK_DEADLINE).await {
         Ok(look) => {
+            if everything {
+                tools.facts.set("kernel_files", look.fault.as_deref().unwrap_or("ok"));
+            }
             let (reports, whole) = (look.reports, look.whole);
             tools.roster.send(Reported { reports, whole }).await.ok()?;
             let lacks = |check: &Check| look.unheld.contains(&check.container_id);
@@ -147,6 +150,7 @@ async fn look(tools: &Tools, everything: bool) -> Option<Found> {
         }
         Err(e) => {
             tracing::debug!(error = %e, "the kernel's files cannot be read");
+            tools.facts.set("kernel_files", e.to_string());
             let unreadable = |check: Check| (check.container_id, Seen::Unreadable);
             (due.checks.into_iter().map(unreadable).collect(), Vec::new())
         }
