@@ -1,5 +1,7 @@
 //! Whose turn it is: decisions are applied by the session with the runtime, or past it, never by both.
 
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +27,7 @@ pub enum Way {
 pub struct Hands {
     turn: Arc<tokio::sync::Mutex<()>>,
     now: Arc<Mutex<Now>>,
+    tree: PathBuf,
     facts: Facts,
     metrics: Metrics,
 }
@@ -34,6 +37,10 @@ struct Now {
     way: Way,
     /// When the last session ended; at first, when the process began.
     down_since: Instant,
+    /// The tree's lock, held until this gateway ends or hands over.
+    lock: Option<File>,
+    /// What another gateway was last seen to hold.
+    others: Option<String>,
 }
 
 /// A turn. It ends when this is dropped.
@@ -58,12 +65,18 @@ impl Way {
 // === impl Hands ===
 
 impl Hands {
-    /// Nobody's.
-    pub fn new(facts: Facts, metrics: Metrics) -> Self {
-        let now = Now { way: Way::Nobody, down_since: Instant::now() };
+    /// Nobody's, of the tree of cgroups below `host_root`.
+    pub fn new(host_root: &Path, facts: Facts, metrics: Metrics) -> Self {
+        let now = Now { way: Way::Nobody, down_since: Instant::now(), lock: None, others: None };
         metrics.mode(Way::Nobody.name());
         facts.set("mode", Way::Nobody.name());
-        Self { turn: Arc::default(), now: Arc::new(Mutex::new(now)), facts, metrics }
+        Self {
+            turn: Arc::default(),
+            now: Arc::new(Mutex::new(now)),
+            tree: host_root.join("sys/fs/cgroup"),
+            facts,
+            metrics,
+        }
     }
 
     /// For a session, which waits for a round of bypass mode to end.
@@ -74,6 +87,33 @@ impl Hands {
     /// For one round of bypass mode; `None` while a session has it or waits for it.
     pub fn for_bypass(&self) -> Option<Turn> {
         self.turn.clone().try_lock_owned().ok().map(|guard| Turn { _guard: guard })
+    }
+
+    /// Takes the tree of cgroups for this gateway, once for all: its folder is the lock, whatever the run folders are. Gives what
+    /// another gateway holds instead; then nothing may be written. A tree that cannot be opened or locked is nobody's.
+    pub fn own(&self) -> Result<(), String> {
+        let mut now = self.lock();
+        if now.lock.is_none()
+            && let Ok(file) = File::open(&self.tree)
+        {
+            match file.try_lock() {
+                Ok(()) => now.lock = Some(file),
+                Err(TryLockError::WouldBlock) => return Err(self.tree.display().to_string()),
+                Err(TryLockError::Error(_)) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Another gateway serves the runtime, as the last attempt at a session showed.
+    pub fn others(&self, held: Option<String>) {
+        self.lock().others = held;
+    }
+
+    /// What another gateway holds, so that bypass mode may not write.
+    pub fn is_others(&self) -> Option<String> {
+        let served = self.lock().others.clone();
+        served.or_else(|| self.own().err())
     }
 
     /// The way now.

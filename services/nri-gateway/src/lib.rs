@@ -79,7 +79,7 @@ fn start(settings: Settings, mesh: &Mesh) -> Started {
     let kernel = kernel::Kernel::new(mesh.host_root.clone());
     let (duties, duties_outlet) = duties::duties();
     let nudge = mender::Nudge::default();
-    let hands = hands::Hands::new(mesh.facts.clone(), metrics.clone());
+    let hands = hands::Hands::new(&mesh.host_root, mesh.facts.clone(), metrics.clone());
     let (synchronised, is_synchronised) = watch::channel(false);
     let (knows, is_known) = watch::channel(false);
     let (runtime, runtime_name) = watch::channel(String::new());
@@ -130,6 +130,7 @@ fn start(settings: Settings, mesh: &Mesh) -> Started {
             decided: orm.changed(),
             nudge: nudge.clone(),
             metrics: metrics.clone(),
+            facts: mesh.facts.clone(),
             period: settings.reconcile_period(),
         };
         let hooks = hooks::HooksContext {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Addr;
+use oxalyst_mesh::Facts;
 use oxalyst_nri::CallError;
 use oxalyst_nri::plugin::RuntimeClient;
 use tokio::sync::{Notify, watch};
@@ -53,6 +54,8 @@ pub struct Tools {
     pub nudge: Nudge,
     /// Counts.
     pub metrics: Metrics,
+    /// What an operator is told.
+    pub facts: Facts,
     /// Between two comparisons of everything.
     pub period: Duration,
 }
@@ -116,9 +119,13 @@ async fn round(runtime: &RuntimeClient, tools: &Tools, dialect: Dialect, everyth
         tell(runtime, tools, found.corrections).await?;
         tell_others(runtime, tools, dialect, &found.unheld).await
     };
-    if let Err(e) = told.await {
-        tracing::warn!(error = %e, "containers could not be updated");
-        return;
+    // A runtime that refuses or does not answer, if only for one container, holds up nobody: what it left is written directly.
+    match told.await {
+        Ok(()) => tools.facts.set("runtime_updates", "ok"),
+        Err(e) => {
+            tracing::warn!(error = %e, "containers could not be updated by the runtime: they are written directly");
+            tools.facts.set("runtime_updates", format!("the last failed, written directly instead: {e}"));
+        }
     }
     let Some(left) = look(tools, false).await else { return };
     let wrong: Vec<_> = left.corrections.shrink.into_iter().chain(left.corrections.grow).collect();
@@ -133,6 +140,9 @@ async fn look(tools: &Tools, everything: bool) -> Option<Found> {
     let mut corrections = due.blind;
     let (seen, unheld) = match tools.kernel.read(due.checks.clone(), LOOK_DEADLINE).await {
         Ok(look) => {
+            if everything {
+                tools.facts.set("kernel_files", look.fault.as_deref().unwrap_or("ok"));
+            }
             let (reports, whole) = (look.reports, look.whole);
             tools.roster.send(Reported { reports, whole }).await.ok()?;
             let lacks = |check: &Check| look.unheld.contains(&check.container_id);
@@ -140,6 +150,7 @@ async fn look(tools: &Tools, everything: bool) -> Option<Found> {
         }
         Err(e) => {
             tracing::debug!(error = %e, "the kernel's files cannot be read");
+            tools.facts.set("kernel_files", e.to_string());
             let unreadable = |check: Check| (check.container_id, Seen::Unreadable);
             (due.checks.into_iter().map(unreadable).collect(), Vec::new())
         }

@@ -98,6 +98,10 @@ pub async fn run(context: SessionContext, condition: Condition) {
             Ok(end) => end,
             Err(e) => e,
         };
+        context.hands.others(match &end {
+            SessionError::Owned { folder } => Some(folder.clone()),
+            _ => None,
+        });
         if context.hands.way() == Way::Nri {
             context.hands.go(Way::Nobody);
         }
@@ -152,6 +156,7 @@ async fn once(
     let settings = &context.hooks.settings;
     let since = Instant::now();
     let _owner = own(&settings.nri_socket)?;
+    context.hands.own().map_err(|folder| SessionError::Owned { folder })?;
     let socket = connect(&settings.nri_socket).await.map_err(|source| SessionError::Connect {
         socket: settings.nri_socket.display().to_string(),
         source,

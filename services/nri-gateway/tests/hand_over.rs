@@ -108,3 +108,24 @@ async fn n11_a_gateway_of_another_folder_waits_and_says_for_whom() {
     let (_second, _) = session(&listener, &runtime, vec![], vec![]).await;
     other.mode("nri").await;
 }
+
+#[actix::test]
+async fn n11_in_auto_and_in_bypass_a_gateway_of_another_folder_writes_nothing() {
+    for mode in [Mode::Auto, Mode::Bypass] {
+        let (mut node, runtime, listener) = machine();
+        node.start();
+        let (first, _) = session(&listener, &runtime, vec![], vec![]).await;
+        node.mode("nri").await;
+        let mut other = Plain::new(mode);
+        other.settings.common.host_root.clone_from(&node.settings.common.host_root);
+        if mode == Mode::Auto {
+            other.settings.nri_socket.clone_from(&node.settings.nri_socket);
+        }
+        other.start();
+        other.lacks("bypass", "another gateway holds").await;
+        other.mode("none").await;
+        assert!(first.end_reason().is_none(), "{mode:?}");
+        other.stop_first().await;
+        node.stop_first().await;
+    }
+}

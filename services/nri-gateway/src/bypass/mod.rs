@@ -96,7 +96,7 @@ pub async fn run(bypass: Bypass, condition: Condition) {
     condition.fulfilled();
     loop {
         if let Some(wait) = bypass.waits() {
-            if memory.take().is_some() {
+            if memory.take().is_some() || !last.is_empty() {
                 condition.fulfilled();
                 last.clear();
             }
@@ -107,6 +107,18 @@ pub async fn run(bypass: Bypass, condition: Condition) {
             tokio::time::sleep(bypass.scan()).await;
             continue;
         };
+        if let Some(held) = bypass.hands.is_others() {
+            let reason = format!("another gateway holds {held}: waits for it to end, and writes nothing");
+            if reason != last {
+                tracing::warn!(%reason, "bypass mode does not begin");
+                condition.pending(reason.clone());
+                last = reason;
+            }
+            bypass.hands.go(Way::Nobody);
+            drop(turn);
+            tokio::time::sleep(bypass.scan()).await;
+            continue;
+        }
         bypass.hands.go(Way::Bypass);
         let known = memory.get_or_insert_with(|| Memory::new(bypass.meta.clone()));
         let lacks = match bypass.round(known).await {

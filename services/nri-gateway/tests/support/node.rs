@@ -49,6 +49,10 @@ struct Notes {
     paths: BTreeMap<String, String>,
     /// Updates are answered with success and dropped.
     deaf: bool,
+    /// Updates are refused.
+    refuses: bool,
+    /// Updates that name this container are never answered.
+    hangs_for: Option<String>,
     calls: Vec<Vec<String>>,
 }
 
@@ -125,6 +129,14 @@ impl Cgroups {
         self.inner.lock().unwrap().deaf = deaf;
     }
 
+    pub fn refuses(&self) {
+        self.inner.lock().unwrap().refuses = true;
+    }
+
+    pub fn hangs_for(&self, id: &str) {
+        self.inner.lock().unwrap().hangs_for = Some(id.into());
+    }
+
     /// Ids in each UpdateContainers call so far.
     pub fn calls(&self) -> Vec<Vec<String>> {
         self.inner.lock().unwrap().calls.clone()
@@ -162,8 +174,19 @@ impl RuntimeService for Cgroups {
         &mut self,
         updates: Vec<ContainerUpdate>,
     ) -> Result<Vec<ContainerUpdate>, Status> {
-        let ids = updates.iter().map(|u| u.container_id.clone()).collect();
-        self.inner.lock().unwrap().calls.push(ids);
+        let ids: Vec<_> = updates.iter().map(|u| u.container_id.clone()).collect();
+        let (refuses, hangs) = {
+            let mut notes = self.inner.lock().unwrap();
+            let hangs = notes.hangs_for.as_ref().is_some_and(|id| ids.contains(id));
+            notes.calls.push(ids);
+            (notes.refuses, hangs)
+        };
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+        if refuses {
+            return Err(Status { code: oxalyst_nri::Code::Other(2), message: "boom".into() });
+        }
         updates.iter().for_each(|u| self.apply(u));
         Ok(vec![])
     }
