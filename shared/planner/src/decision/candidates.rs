@@ -35,8 +35,15 @@ struct Weighed<'a> {
 
 /// The other resources of one merge.
 struct Others<'a> {
-    providers: &'a [Provider],
-    resource: &'a str,
+    lists: Vec<Offered<'a>>,
+}
+
+/// What another resource offers: lists are long, and each set of nodes of one is looked for in all others.
+struct Offered<'a> {
+    /// Each set, and whether it is preferred.
+    sets: BTreeMap<&'a NumaMask, bool>,
+    /// Whether any node would do, and whether that is preferred.
+    anywhere: Option<bool>,
 }
 
 // === impl Free ===
@@ -101,7 +108,7 @@ pub(super) fn merge(given: Given<'_>, free: &Free, merge: &Merge) -> DecisionMer
             hints: hints.as_deref().unwrap_or_default(),
             chosen: chosen.map(|mask| (mask, preferred)),
             nodes: &nodes,
-            others: Others { providers: &merge.providers, resource: name },
+            others: Others::of(&merge.providers, name),
         };
         list(&mut told, free, &weighed);
         told
@@ -138,10 +145,14 @@ fn lacking(free: &Free, resource: &str, nodes: &[(NumaMask, Lack)]) -> DecisionR
 
 fn list(told: &mut DecisionResource, free: &Free, weighed: &Weighed<'_>) {
     let masks = weighed.hints.iter().filter_map(|hint| Some((hint.mask.as_ref()?, hint.preferred)));
-    let mut judged: Vec<_> =
-        masks.map(|(mask, preferred)| (mask, preferred, verdict(weighed, preferred, mask))).collect();
+    let is_chosen =
+        |hint: &Hint| weighed.chosen.as_ref().is_some_and(|(mask, _)| hint.mask.as_ref() == Some(mask));
+    let offers_chosen = weighed.hints.iter().any(is_chosen);
+    let mut judged: Vec<_> = masks
+        .map(|(mask, preferred)| (mask, preferred, verdict(weighed, offers_chosen, preferred, mask)))
+        .collect();
     // Among masks of one size as the merge has them: the highest id in which they differ decides.
-    judged.sort_by_key(|(mask, preferred, verdict)| {
+    judged.sort_by_cached_key(|(mask, preferred, verdict)| {
         (*verdict != "chosen", !*preferred, mask.len(), mask.iter().rev().collect::<Vec<_>>())
     });
     for (mask, preferred, verdict) in judged.iter().take(KEPT) {
@@ -171,15 +182,14 @@ fn list(told: &mut DecisionResource, free: &Free, weighed: &Weighed<'_>) {
     }
 }
 
-fn verdict(weighed: &Weighed<'_>, is_preferred: bool, mask: &NumaMask) -> &'static str {
+fn verdict(weighed: &Weighed<'_>, offers_chosen: bool, is_preferred: bool, mask: &NumaMask) -> &'static str {
     let Some((chosen, chosen_preferred)) = &weighed.chosen else {
         return if weighed.others.share(mask, is_preferred) { "not-preferred" } else { "not-shared" };
     };
     if mask == chosen {
         return "chosen";
     }
-    let offers = |hint: &Hint| hint.mask.as_ref() == Some(chosen);
-    if chosen.is_subset(mask) && !weighed.hints.iter().any(offers) {
+    if chosen.is_subset(mask) && !offers_chosen {
         return "holds-chosen";
     }
     if *chosen_preferred && !is_preferred {
@@ -198,15 +208,30 @@ fn verdict(weighed: &Weighed<'_>, is_preferred: bool, mask: &NumaMask) -> &'stat
 
 // === impl Others ===
 
-impl Others<'_> {
+impl<'a> Others<'a> {
+    fn of(providers: &'a [Provider], resource: &str) -> Self {
+        let others = providers.iter().flatten().filter(|(name, _)| name.as_str() != resource);
+        Self {
+            lists: others.filter_map(|(_, hints)| hints.as_ref()).map(|hints| Offered::of(hints)).collect(),
+        }
+    }
+
     /// Whether every other resource could have these nodes as well, and would prefer them where this one does.
     fn share(&self, mask: &NumaMask, preferred: bool) -> bool {
-        let others = self.providers.iter().flatten().filter(|(name, _)| name.as_str() != self.resource);
-        let mut lists = others.filter_map(|(_, hints)| hints.as_ref());
-        lists.all(|hints| {
-            hints.iter().any(|hint| {
-                (hint.preferred || !preferred) && hint.mask.as_ref().is_none_or(|other| other == mask)
-            })
-        })
+        let would = |offered: Option<bool>| offered.is_some_and(|other| other || !preferred);
+        self.lists.iter().all(|list| would(list.anywhere) || would(list.sets.get(mask).copied()))
+    }
+}
+
+impl<'a> Offered<'a> {
+    fn of(hints: &'a [Hint]) -> Self {
+        let mut offered = Self { sets: BTreeMap::new(), anywhere: None };
+        for hint in hints {
+            match &hint.mask {
+                Some(mask) => *offered.sets.entry(mask).or_default() |= hint.preferred,
+                None => offered.anywhere = Some(offered.anywhere.unwrap_or_default() || hint.preferred),
+            }
+        }
+        offered
     }
 }

@@ -128,7 +128,7 @@ impl Joining<'_> {
             provider.insert(CPU.to_owned(), Some(hints));
         }
         if !amounts.is_empty() {
-            let room = Room::of(self.after, &self.supply, &self.pod.uid);
+            let room = Room::of(self.after, &self.supply, self.machine, &self.pod.uid);
             let hints = room.hints(amounts);
             if hints.is_empty() {
                 let nodes = self.machine.memory_nodes();
@@ -197,7 +197,7 @@ impl Joining<'_> {
         let mut entry = self.unbound_memory(asked);
         let amounts = self.amounts(asked);
         if !amounts.is_empty() {
-            let room = Room::of(self.after, &self.supply, &self.pod.uid);
+            let room = Room::of(self.after, &self.supply, self.machine, &self.pod.uid);
             let nodes = room.nodes(&amounts, hint)?;
             let taken = room.taken(&amounts, &nodes);
             let lenders = room.lenders;

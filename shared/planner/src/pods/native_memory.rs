@@ -7,14 +7,11 @@ use crate::{
         ContainerId,
         memory::{Resource, Supply},
     },
-    topology_manager::{Hint, every_mask},
+    topology_manager::{Budget, EVERY_SET_NODES, Enough, Hint, every_mask, place_in_order},
 };
-use oxalyst_topology::NumaMask;
+use oxalyst_topology::{Machine, NumaMask};
 use oxalyst_units::Bytes;
 use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
-
-/// Above so many nodes only masks of the smallest possible size and the next are offered.
-const EVERY_MASK_NODES: usize = 16;
 
 /// Bytes by resource and NUMA node.
 pub(super) type Taken = BTreeMap<Resource, BTreeMap<u32, Bytes>>;
@@ -23,6 +20,7 @@ pub(super) type Taken = BTreeMap<Resource, BTreeMap<u32, Bytes>>;
 pub(super) struct Room<'a> {
     pub(super) state: &'a State,
     pub(super) supply: &'a Supply,
+    machine: &'a Machine,
     /// Containers of the pod whose memory may be used again.
     pub(super) lenders: Vec<ContainerId>,
 }
@@ -31,11 +29,11 @@ pub(super) struct Room<'a> {
 
 impl<'a> Room<'a> {
     /// For a container of this pod.
-    pub(super) fn of(state: &'a State, supply: &'a Supply, uid: &str) -> Self {
+    pub(super) fn of(state: &'a State, supply: &'a Supply, machine: &'a Machine, uid: &str) -> Self {
         let pod = state.pods.get(uid);
         let inits = pod.into_iter().flat_map(|pod| &pod.containers).filter(|c| c.role == Role::Init);
         let lenders = inits.map(|init| ContainerId::new(uid, init.name.as_str())).collect();
-        Self { state, supply, lenders }
+        Self { state, supply, machine, lenders }
     }
 
     fn usable(&self, node: u32, resource: Resource) -> u64 {
@@ -62,12 +60,29 @@ impl<'a> Room<'a> {
     fn masks(&self, asked: &Amounts) -> Vec<(NumaMask, bool)> {
         let all: NumaMask = self.supply.0.keys().copied().collect();
         let Some(least) = self.least(&all, asked) else { return Vec::new() };
-        let sizes = if all.len() > EVERY_MASK_NODES { least + 1 } else { all.len() };
-        let masks = every_mask(&all, sizes).into_iter().filter(|mask| self.fits(mask, asked));
+        let masks = if all.len() > EVERY_SET_NODES {
+            let (enough, ids, roomy) = self.enough(asked, |node, resource| self.usable(node, resource));
+            enough.masks(&ids, least, roomy, &mut Budget::new())
+        } else {
+            every_mask(&all, all.len())
+        };
+        let masks = masks.into_iter().filter(|mask| self.fits(mask, asked));
         masks.map(|mask| (mask.len() == least, mask)).map(|(least, mask)| (mask, least)).collect()
     }
 
-    /// Every set of nodes with room for all that is asked for; preferred are those as small as the nodes' capacity allows.
+    /// What is asked for, and what nodes have of it, in the order in which they are tried; and those that have anything.
+    fn enough(&self, asked: &Amounts, has: impl Fn(u32, Resource) -> u64) -> (Enough, Vec<u32>, NumaMask) {
+        let row = |node: &u32| asked.keys().map(|resource| has(*node, *resource)).collect::<Vec<u64>>();
+        let mut nodes: Vec<(u32, Vec<u64>)> = self.supply.0.keys().map(|node| (*node, row(node))).collect();
+        let has_room = |row: &[u64]| row.iter().any(|bytes| *bytes > 0);
+        nodes.sort_by_key(|(node, row)| place_in_order(self.machine, *node, has_room(row)));
+        let roomy = nodes.iter().filter(|(_, row)| has_room(row)).map(|(node, _)| *node).collect();
+        let (ids, rooms) = nodes.into_iter().unzip();
+        (Enough::new(asked.values().map(|bytes| bytes.0).collect(), rooms), ids, roomy)
+    }
+
+    /// Every set of nodes with room for all that is asked for; preferred are those as small as the nodes' capacity allows. Of more
+    /// than 16 nodes as many as can be looked at: see [`Enough::masks`].
     pub(super) fn hints(&self, asked: &Amounts) -> Vec<Hint> {
         self.masks(asked).into_iter().map(|(mask, preferred)| Hint::on(mask, preferred)).collect()
     }
@@ -81,10 +96,29 @@ impl<'a> Room<'a> {
         if asked.len() < 2 {
             return Some(least);
         }
+        if all.len() > EVERY_SET_NODES {
+            return self.least_of_many(least, all, asked);
+        }
         // The nodes that are large in one resource need not be large in the other.
         let masks = |size| every_mask(all, size).into_iter().filter(move |mask| mask.len() == size);
         let held = |mask: &NumaMask| holds(mask, asked, |node, resource| self.capacity(node, resource));
         (least..=all.len()).find(|size| masks(*size).any(|mask| held(&mask)))
+    }
+
+    /// [`least`](Self::least) where not every set can be tried: the smallest size of which one was found.
+    fn least_of_many(&self, least: usize, all: &NumaMask, asked: &Amounts) -> Option<usize> {
+        let (enough, ..) = self.enough(asked, |node, resource| self.capacity(node, resource));
+        let mut budget = Budget::new();
+        for size in least..all.len() {
+            let mut part = budget.part(all.len() - size);
+            let mut found = false;
+            enough.each(size..=size, &mut part, &mut |_| found = true);
+            if found {
+                return Some(size);
+            }
+            budget.spend(&part, all.len() - size);
+        }
+        enough.fewest().map(|_| all.len())
     }
 
     fn least_of(&self, resource: Resource, asked: Bytes) -> Option<usize> {

@@ -1,7 +1,53 @@
 //! Sets of NUMA nodes in the order in which they are tried: the smaller first, then by the lowest nodes.
 
-/// Machines with more NUMA nodes than this have too many subsets to try them all.
-pub(super) const ALL_SUBSETS: usize = 16;
+use crate::topology_manager::{Budget, Enough};
+
+/// A NUMA node that may be in a set, on a machine with too many of them to try every set.
+pub(super) struct Place {
+    /// Where it stands among the nodes that are asked of.
+    pub(super) index: usize,
+    /// Its socket, as one bit; none for a node that goes with any.
+    pub(super) socket: u64,
+    /// What it has of each amount that is needed.
+    pub(super) room: Vec<u64>,
+}
+
+/// Shows `visit` the subsets of this size that have what is needed, as far as the budget goes: those of the first places first.
+/// `within_sockets`: none that crosses sockets.
+pub(super) fn each_enough(
+    places: &[Place],
+    needs: &[u64],
+    size: usize,
+    within_sockets: bool,
+    budget: &mut Budget,
+    mut visit: impl FnMut(&[usize]),
+) {
+    let mut sockets: Vec<u64> =
+        places.iter().map(|place| place.socket).filter(|socket| *socket != 0).collect();
+    sockets.sort_unstable();
+    sockets.dedup();
+    if !within_sockets || sockets.is_empty() {
+        sockets = vec![u64::MAX];
+    }
+    for (at, socket) in sockets.iter().enumerate() {
+        let here: Vec<&Place> =
+            places.iter().filter(|place| place.socket == 0 || place.socket & socket != 0).collect();
+        let enough = Enough::new(needs.to_vec(), here.iter().map(|place| place.room.clone()).collect());
+        let parts = sockets.len() - at;
+        let mut part = budget.part(parts);
+        enough.each(size..=size, &mut part, &mut |set| {
+            let chosen = || set.iter().filter_map(|place| here.get(*place));
+            // Nodes without a socket alone are a set of every socket: once will do.
+            if at > 0 && chosen().all(|place| place.socket == 0) {
+                return;
+            }
+            let mut indexes: Vec<usize> = chosen().map(|place| place.index).collect();
+            indexes.sort_unstable();
+            visit(&indexes);
+        });
+        budget.spend(&part, parts);
+    }
+}
 
 /// Shows `visit` every non-empty subset of `0..count` of at most this size, by size and within it in ascending lexical order.
 pub(super) fn each_subset(count: usize, largest: usize, mut visit: impl FnMut(&[usize])) {

@@ -3,8 +3,9 @@
 //! * [`merge`] does so for one container, or for a pod's totals, by a [`Policy`]; [`align`] for the containers of a pod by a
 //!   [`Scope`].
 //! * It never walks the product of the lists: the cost is that of n·2ⁿ additions a resource for up to 16 nodes. Above, it looks
-//!   at pairs of masks while they are few (2²⁰), then at those of the smallest size and the next only.
+//!   at pairs of masks while they are few (2²⁰), then at those of the smallest size and the next only, the widest and those that are in both lists.
 
+mod enough;
 mod hint;
 mod mask_set;
 mod nodes;
@@ -14,6 +15,8 @@ mod pack;
 mod policy;
 mod scope;
 
+pub use enough::OFFERED_SETS;
+pub(crate) use enough::{Budget, EVERY_SET_NODES, Enough, place_in_order};
 pub use hint::{ANY_RESOURCE, Hint, Hints, Provider, impossible, minima};
 pub use nodes::{NODE_LIMIT, Nodes, TooManyNodes, every_mask};
 pub use policy::{Merged, Policy, UnknownPolicy, merge};

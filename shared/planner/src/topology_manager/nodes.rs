@@ -50,6 +50,15 @@ impl Nodes {
         self
     }
 
+    /// Refuses more than can be merged.
+    ///
+    /// # Errors
+    /// There are more than [`NODE_LIMIT`].
+    pub(super) fn within_limit(&self) -> Result<(), TooManyNodes> {
+        let nodes = self.all.len();
+        if nodes > NODE_LIMIT { Err(TooManyNodes { nodes }) } else { Ok(()) }
+    }
+
     /// All of them.
     pub const fn all(&self) -> &NumaMask {
         &self.all
@@ -92,6 +101,6 @@ pub fn every_mask(nodes: &NumaMask, sizes: usize) -> Vec<NumaMask> {
 }
 
 /// Masks of one size as numbers: the highest id in which they differ decides.
-fn by_bits(a: &NumaMask, b: &NumaMask) -> std::cmp::Ordering {
+pub(super) fn by_bits(a: &NumaMask, b: &NumaMask) -> std::cmp::Ordering {
     a.iter().rev().cmp(b.iter().rev())
 }

@@ -72,6 +72,10 @@ pub fn align<C, P: Containers<C>>(
     containers: &[C],
     pod: &mut P,
 ) -> Result<(), Unaligned<P::Error>> {
+    if *policy != Policy::None {
+        // Before anybody lists sets of so many nodes.
+        nodes.within_limit().map_err(Unaligned::TooManyNodes)?;
+    }
     let merged_for = |container, providers: Vec<Provider>| {
         let merged = merge(policy, nodes, &providers).map_err(Unaligned::TooManyNodes)?;
         if merged.admit { Ok(merged) } else { Err(Unaligned::Refused { container, providers, merged }) }

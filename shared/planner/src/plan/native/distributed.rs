@@ -4,8 +4,8 @@ use super::packed;
 use crate::plan::NotEnoughCpus;
 use oxalyst_topology::{CpuSet, Machine};
 
-/// Choices that are weighed. Machines with more than 12 NUMA nodes can have more of them; then the best of the first so many is
-/// taken.
+/// Choices of nodes that are looked at for all sizes together, and those that are weighed of a size. Machines with more than 12 NUMA
+/// nodes can have more of them; then the best of the first so many is taken, or if none of these gives equal shares, a packed one.
 const CHOICE_LIMIT: usize = 1 << 17;
 
 pub(super) fn take(
@@ -23,7 +23,8 @@ pub(super) fn take(
         return packed::take(machine, &free, need);
     }
     let spread = Spread::new(machine, &free, need, group);
-    let choice = spread.node_counts().find_map(|count| spread.best(count));
+    let mut looked_at = 0;
+    let choice = spread.node_counts().find_map(|count| spread.best(count, &mut looked_at));
     match choice {
         Some(choice) => spread.take(machine, free, &choice),
         None => packed::take(machine, &free, need),
@@ -73,10 +74,18 @@ impl Spread {
     }
 
     /// The choice of so many nodes that leaves the free CPUs of all nodes most equal; the first one of equals.
-    fn best(&self, count: usize) -> Option<Choice> {
+    fn best(&self, count: usize, looked_at: &mut usize) -> Option<Choice> {
         let mut best: Option<(u64, Choice)> = None;
         let mut seen = 0;
-        each_combination(self.nodes.len(), count, &mut |nodes| {
+        // Nodes that cannot give their share are in no choice, and those with least free stand first.
+        let gives = self.nodes.iter().position(|(_, cpus)| cpus.len() >= self.share(count))?;
+        each_combination(self.nodes.len() - gives, count, &mut |nodes| {
+            *looked_at += 1;
+            if *looked_at > CHOICE_LIMIT {
+                return false;
+            }
+            let nodes: Vec<usize> = nodes.iter().map(|at| gives + at).collect();
+            let nodes = nodes.as_slice();
             let Some(free) = self.after_shares(nodes) else { return true };
             let rest = self.need - self.share(count) * count;
             if rest == 0 {

@@ -1,15 +1,14 @@
 //! Hints of the native policy.
 
-use crate::topology_manager::{Hint, every_mask};
+use crate::topology_manager::{Budget, EVERY_SET_NODES, Enough, Hint, every_mask, place_in_order};
 use oxalyst_topology::{CpuSet, Machine, NumaMask};
-
-/// Above so many nodes only masks of the smallest possible size and the next are offered.
-const EVERY_MASK_NODES: usize = 16;
 
 /// The masks on which `need` CPUs could be given out of `available` and `reusable` (what earlier init containers of the pod
 /// leave to it); preferred are those as small as the machine's capacity allows. Empty where there is no such mask.
 ///
-/// Masks that leave lent CPUs lying idle are not offered, unless no preferred one would remain.
+/// Masks that leave lent CPUs lying idle are not offered, unless no preferred one would remain. Of machines with more than 16 nodes
+/// masks of the smallest size with room and the next are offered, at most [`OFFERED_SETS`](crate::topology_manager::OFFERED_SETS),
+/// and that of all nodes with room.
 pub fn native_hints(machine: &Machine, available: &CpuSet, reusable: &CpuSet, need: usize) -> Vec<Hint> {
     let usable = &(available | reusable) & machine.online();
     let nodes: Vec<Room> = machine
@@ -25,10 +24,14 @@ pub fn native_hints(machine: &Machine, available: &CpuSet, reusable: &CpuSet, ne
         .collect();
     let Some(smallest) = smallest(&nodes, need) else { return Vec::new() };
     let all: NumaMask = nodes.iter().map(|node| node.id).collect();
-    let sizes = if all.len() > EVERY_MASK_NODES { smallest + 1 } else { all.len() };
     let to_use = need.min(nodes.iter().map(|node| node.lent).sum());
     let mut hints = Vec::new();
-    for mask in every_mask(&all, sizes) {
+    let masks = if all.len() > EVERY_SET_NODES {
+        roomy_masks(machine, &nodes, need, smallest)
+    } else {
+        every_mask(&all, all.len())
+    };
+    for mask in masks {
         let (usable, lent) = nodes
             .iter()
             .filter(|node| mask.contains(node.id))
@@ -48,6 +51,16 @@ struct Room {
     capacity: usize,
     usable: usize,
     lent: usize,
+}
+
+/// The masks with room of the smallest size that has any and of the next, and that of all nodes with room.
+fn roomy_masks(machine: &Machine, nodes: &[Room], need: usize, smallest: usize) -> Vec<NumaMask> {
+    let mut order: Vec<&Room> = nodes.iter().collect();
+    order.sort_by_key(|node| place_in_order(machine, node.id, node.usable > 0));
+    let rooms = order.iter().map(|node| vec![node.usable as u64]).collect();
+    let ids: Vec<u32> = order.iter().map(|node| node.id).collect();
+    let roomy = nodes.iter().filter(|node| node.usable > 0).map(|node| node.id).collect();
+    Enough::new(vec![need as u64], rooms).masks(&ids, smallest, roomy, &mut Budget::new())
 }
 
 /// On how few nodes so many CPUs could lie if all were free.

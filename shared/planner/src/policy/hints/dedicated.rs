@@ -4,7 +4,7 @@ use super::{
     super::{
         Options, Refusal, Request,
         request::{fits, whole},
-        subsets::{ALL_SUBSETS, each_subset},
+        subsets::{Place, each_enough, each_subset},
         view::{Node, View},
     },
     eligible::{Hindrance, weighed},
@@ -12,7 +12,7 @@ use super::{
     preference::prefer_existing,
     remembered,
 };
-use crate::topology_manager::{Hint, Hints};
+use crate::topology_manager::{Budget, EVERY_SET_NODES, Enough, Hint, Hints, place_in_order};
 use oxalyst_topology::{CpuSet, NumaMask};
 use oxalyst_units::MilliCpu;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,7 +75,8 @@ pub(in super::super) fn unbound_free(view: &View<'_>) -> CpuSet {
     view.free_where(|node| !node.exclusive && !node.bound_shared)
 }
 
-/// Every set of NUMA nodes that would do, the smaller first.
+/// Every set of NUMA nodes that would do, the smaller first. Of more than 16 nodes: sets of the smallest size with room and the next,
+/// as many as can be looked at, and that of all nodes with room.
 pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Result<Hints, Refusal> {
     if let (true, Some(known)) = (request.resize, existing::known(view, request)) {
         return existing::resized_dedicated(view, request, known).map(existing::only);
@@ -88,13 +89,8 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
     let offers = offers(view, request, &asked);
     let mut hints = Vec::new();
     let mut least_affinity = None;
-    let largest = match asked.may_span() {
-        false => 1,
-        true if sizes.nodes > ALL_SUBSETS => asked.least + 1,
-        true => sizes.nodes,
-    };
     let mut chosen: Vec<&Offer> = Vec::new();
-    each_subset(offers.len(), largest, |subset| {
+    let mut visit = |subset: &[usize]| {
         chosen.clear();
         chosen.extend(subset.iter().filter_map(|&index| offers.get(index)));
         if !asked.has_room(&chosen) {
@@ -106,9 +102,17 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
             let mask = chosen.iter().map(|offer| offer.node).collect();
             hints.push(Hint::on(mask, chosen.len() == asked.number.unwrap_or(least)));
         }
-    });
+    };
+    let mut cut = false;
+    match asked.may_span() {
+        false => each_subset(offers.len(), 1, &mut visit),
+        true if sizes.nodes > EVERY_SET_NODES => {
+            cut = asked.each_roomy(view, &offers, &sizes, &mut visit);
+        }
+        true => each_subset(offers.len(), sizes.nodes, &mut visit),
+    }
     if hints.is_empty() {
-        return Err(asked.nowhere(&offers));
+        return Err(asked.nowhere(&offers, cut));
     }
     if asked.exclusive {
         remembered::prefer(view.state, request, &mut hints);
@@ -239,15 +243,72 @@ impl Asked {
         self.cpus.is_multiple_of(chosen.len()) && chosen.iter().all(gives)
     }
 
-    fn nowhere(&self, offers: &[Offer]) -> Refusal {
+    /// Shows sets that have room of the smallest size that could do and the next, in ascending order, and that of all nodes with
+    /// room. Whether others that have room were left out.
+    fn each_roomy(
+        &self,
+        view: &View<'_>,
+        offers: &[Offer],
+        sizes: &Sizes,
+        visit: &mut impl FnMut(&[usize]),
+    ) -> bool {
+        // Whole cores matter where the set must have them together; where it is shared out, each node must have its part.
+        let in_cores = self.paired && !self.even;
+        let cores = if in_cores { self.cpus / sizes.cpus_a_core } else { 0 };
+        let needs = [self.request.0, cores as u64];
+        let mut order: Vec<(usize, &Offer)> = offers.iter().enumerate().collect();
+        order.retain(|(_, offer)| self.ids.as_ref().is_none_or(|ids| ids.contains(offer.node)));
+        order.sort_by_key(|(_, offer)| place_in_order(view.machine, offer.node, offer.room.0 > 0));
+        let places = |fits: &dyn Fn(&Offer) -> bool| -> Vec<Place> {
+            let fitting = order.iter().filter(|(_, offer)| fits(offer));
+            let place = |(index, offer): &(usize, &Offer)| Place {
+                index: *index,
+                socket: offer.socket,
+                room: vec![offer.room.0, offer.whole_cores as u64],
+            };
+            fitting.map(place).collect()
+        };
+        let rooms = places(&|_| true).into_iter().map(|place| place.room).collect();
+        let Some(fewest) = Enough::new(needs.to_vec(), rooms).fewest() else { return false };
+        let smallest = fewest.max(self.least);
+        let (from, to) = match (&self.ids, self.number) {
+            (Some(ids), _) => (ids.len(), ids.len()),
+            (None, Some(number)) => (number, number),
+            // Equal shares may need more nodes than there would have to be.
+            (None, None) if self.even => (smallest, offers.len()),
+            (None, None) => (smallest, smallest + 1),
+        };
+        let mut budget = Budget::new();
+        let to = to.min(order.len());
+        for size in from..=to {
+            let parts = to - size + 1;
+            let mut part = budget.part(parts);
+            let gives = |offer: &Offer| !self.even || self.is_even(&vec![offer; size], sizes);
+            let mut sets: Vec<Vec<usize>> = Vec::new();
+            let within = size <= sizes.nodes_a_socket;
+            each_enough(&places(&gives), &needs, size, within, &mut part, |set| sets.push(set.to_vec()));
+            sets.sort_unstable();
+            sets.iter().for_each(|set| visit(set));
+            budget.spend(&part, parts);
+        }
+        let roomy: Vec<usize> =
+            offers.iter().enumerate().filter(|(_, offer)| offer.room.0 > 0).map(|(index, _)| index).collect();
+        if self.number.is_none() && self.ids.is_none() && roomy.len() > to {
+            visit(&roomy);
+        }
+        budget.cut
+    }
+
+    fn nowhere(&self, offers: &[Offer], cut: bool) -> Refusal {
         let words = |offer: &Offer| match &offer.hindrance {
             Some((why, _)) => format!("{} on {} ({why})", offer.room, offer.node),
             None => format!("{} on {}", offer.room, offer.node),
         };
         let free: Vec<_> = offers.iter().map(words).collect();
         let free = if free.is_empty() { "none".to_owned() } else { free.join(", ") };
+        let cut = if cut { " (not every set was tried: there are too many)" } else { "" };
         let message = format!(
-            "no set of NUMA nodes gives {} CPUs as asked; CPUs for this pod by NUMA node: {free}",
+            "no set of NUMA nodes gives {} CPUs as asked{cut}; CPUs for this pod by NUMA node: {free}",
             self.request
         );
         // What there would be if shared pods did not need a node for themselves.

@@ -3,13 +3,13 @@
 use super::{
     super::{
         ContainerKind, Refusal,
-        subsets::{ALL_SUBSETS, each_subset},
+        subsets::{Place, each_enough, each_subset},
     },
     Container, Options, Request, Resource, State, Supply,
 };
 use crate::{
     grouped::at_most,
-    topology_manager::{Hint, Hints},
+    topology_manager::{Budget, EVERY_SET_NODES, Enough, Hint, Hints, place_in_order},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask, NumaNode};
@@ -17,6 +17,7 @@ use oxalyst_units::Bytes;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
 };
 
 /// The NUMA nodes that would do for one resource of the container; `None` where it has no preference or asks for none of it.
@@ -141,15 +142,15 @@ impl Looking<'_> {
                 room: self.free_for(node.id, others.as_ref()),
             })
             .collect();
-        let size = if nodes.len() > ALL_SUBSETS { limit.min(least + 1) } else { limit };
         let mut hints = Vec::new();
-        each_subset(nodes.len(), size, |subset| {
+        let a_socket = nodes.len() / sockets.len().max(1);
+        let mut visit = |subset: &[usize]| {
             if subset.len() < least || ids.is_none() && number.is_some_and(|number| number != subset.len()) {
                 return;
             }
             let chosen = || subset.iter().filter_map(|&index| offers.get(index));
             let over = chosen().fold(0u64, |bits, offer| bits | offer.socket).count_ones();
-            let crosses = subset.len() <= nodes.len() / sockets.len().max(1) && over > 1;
+            let crosses = subset.len() <= a_socket && over > 1;
             let room = chosen().map(|offer| offer.room).fold(0, u64::saturating_add);
             if crosses || room < asked {
                 return;
@@ -159,8 +160,77 @@ impl Looking<'_> {
                 let preferred = mask.len() == number.unwrap_or(least);
                 hints.push(Hint::on(mask, preferred));
             }
-        });
+        };
+        if nodes.len() > EVERY_SET_NODES && limit > 1 {
+            let sizes = match (&ids, number) {
+                (Some(ids), _) => ids.len()..=ids.len(),
+                (None, Some(number)) => number..=number,
+                (None, None) => least..=limit,
+            };
+            self.each_roomy(&offers, ids.as_ref(), sizes, a_socket, &mut visit);
+        } else {
+            each_subset(nodes.len(), limit, &mut visit);
+        }
         if hints.is_empty() { Err(self.nowhere()) } else { Ok(Some(hints)) }
+    }
+
+    /// Shows sets of nodes that have room of the smallest of these sizes that could do and the next, in ascending order, and that
+    /// of all nodes with room. All memory of a container lies on the same nodes: sets that have room for all of it, if there are any.
+    fn each_roomy(
+        &self,
+        offers: &[Offer],
+        ids: Option<&NumaMask>,
+        sizes: RangeInclusive<usize>,
+        a_socket: usize,
+        visit: &mut impl FnMut(&[usize]),
+    ) {
+        let own = (self.resource, self.request.asked(self.resource));
+        let others = self.request.bytes.iter().filter(|(resource, _)| **resource != self.resource);
+        let others: Vec<(Resource, BTreeMap<u32, u64>, u64)> = others
+            .filter(|(_, bytes)| bytes.0 > 0)
+            .map(|(resource, bytes)| (*resource, self.state.taken_by_node(*resource), bytes.0))
+            .collect();
+        let mut order: Vec<(usize, &Offer)> = offers.iter().enumerate().collect();
+        order.retain(|(_, offer)| ids.is_none_or(|ids| ids.contains(offer.node)));
+        order.sort_by_key(|(_, offer)| place_in_order(self.machine, offer.node, offer.room > 0));
+        let mut shown = false;
+        for others in [others.as_slice(), &[]] {
+            let needs: Vec<u64> = std::iter::once(own.1).chain(others.iter().map(|other| other.2)).collect();
+            let place = |(index, offer): &(usize, &Offer)| {
+                let has = |(resource, taken, _): &(Resource, BTreeMap<u32, u64>, u64)| {
+                    let all = self.supply.allocatable(offer.node, *resource).0;
+                    all.saturating_sub(taken.get(&offer.node).copied().unwrap_or_default())
+                };
+                let room = std::iter::once(offer.room).chain(others.iter().map(has)).collect();
+                Place { index: *index, socket: offer.socket, room }
+            };
+            let places: Vec<Place> = order.iter().map(place).collect();
+            let rooms = places.iter().map(|place| place.room.clone()).collect();
+            let Some(fewest) = Enough::new(needs.clone(), rooms).fewest() else { continue };
+            let from = fewest.max(*sizes.start());
+            let to = (from + 1).min(*sizes.end());
+            let mut budget = Budget::new();
+            for size in from..=to {
+                let parts = to - size + 1;
+                let mut part = budget.part(parts);
+                let mut sets: Vec<Vec<usize>> = Vec::new();
+                let within = size <= a_socket;
+                each_enough(&places, &needs, size, within, &mut part, |set| sets.push(set.to_vec()));
+                sets.sort_unstable();
+                shown |= !sets.is_empty();
+                sets.iter().for_each(|set| visit(set));
+                budget.spend(&part, parts);
+            }
+            let roomy: Vec<usize> =
+                offers.iter().enumerate().filter(|(_, o)| o.room > 0).map(|(i, _)| i).collect();
+            if sizes.start() != sizes.end() && roomy.len() > to {
+                shown = true;
+                visit(&roomy);
+            }
+            if shown || others.is_empty() {
+                return;
+            }
+        }
     }
 
     /// One that has its nodes already stays on them, if there is enough.
