@@ -10,6 +10,7 @@ use oxalyst_planner::decision::Step;
 use oxalyst_planner::plan::{Reason, Rule};
 use oxalyst_planner::pods::{self, Plan, PodRequest, SandboxRequest, Trace};
 use oxalyst_planner::topology_manager::Hint;
+use oxalyst_topology::NumaMask;
 use tokio::sync::Notify;
 
 use super::{Admit, Admitted, Allocations, Occasion};
@@ -43,6 +44,11 @@ pub enum Plugged {
     Chosen(Chosen),
 }
 
+/// The NUMA nodes of the machine.
+#[derive(Debug, Message)]
+#[rtype(result = "NumaMask")]
+pub struct KnownNodes;
+
 /// Refuse a pod because of a plugin.
 #[derive(Debug, Message)]
 #[rtype(result = "Admitted")]
@@ -51,6 +57,8 @@ pub struct RefusePlugged {
     pub request: SandboxRequest,
     /// What its spec asks for.
     pub pod: PodRequest,
+    /// Whether the plugin cannot be heard, or what it says cannot be.
+    pub reason: Reason,
     /// What is wrong.
     pub message: String,
     /// When it came.
@@ -200,12 +208,20 @@ impl Handler<AdmitPlugged> for Allocations {
     }
 }
 
+impl Handler<KnownNodes> for Allocations {
+    type Result = MessageResult<KnownNodes>;
+
+    fn handle(&mut self, _: KnownNodes, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.machine.nodes().iter().map(|node| node.id).collect())
+    }
+}
+
 impl Handler<RefusePlugged> for Allocations {
     type Result = MessageResult<RefusePlugged>;
 
     fn handle(&mut self, message: RefusePlugged, _: &mut Self::Context) -> Self::Result {
-        let RefusePlugged { request, pod, message, occasion } = message;
-        let refusal = self.refused(&request, Reason::Unavailable, Rule::Plugin, message);
+        let RefusePlugged { request, pod, reason, message, occasion } = message;
+        let refusal = self.refused(&request, reason, Rule::Plugin, message);
         let now = (self.state.clone(), self.ledger.generation());
         self.note(now, Step::AdmitSpec(pod), Some(refusal.clone()), occasion);
         MessageResult(self.refusing(&request, &refusal))

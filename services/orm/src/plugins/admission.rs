@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use oxalyst_planner::plan::Reason;
 use oxalyst_planner::pods::{PodRequest, SandboxRequest};
 use oxalyst_planner::topology_manager::Scope;
 use oxalyst_proto::orm::v1::AdmitReply;
@@ -12,7 +13,7 @@ use tonic::Status;
 
 use super::asking::{give, say};
 use super::{Ask, PluginError, Plugins, removal};
-use crate::allocations::{Abandon, AdmitPlugged, Chosen, Occasion, Plugged, RefusePlugged};
+use crate::allocations::{Abandon, AdmitPlugged, Chosen, KnownNodes, Occasion, Plugged, RefusePlugged};
 use crate::allocator::Face;
 use crate::specs::PodSpec;
 
@@ -98,7 +99,10 @@ impl Admission<'_> {
             match stopped {
                 Stopped::Answered(reply) => return Ok(*reply),
                 Stopped::Unasked(status) => return Err(status),
-                Stopped::Plugin(e) => return self.refuse(&e.to_string()).await,
+                Stopped::Plugin(e) => {
+                    let reason = if e.is_unusable() { Reason::Invalid } else { Reason::Unavailable };
+                    return self.refuse_for(reason, &e.to_string()).await;
+                }
                 Stopped::Moved => {}
             }
         }
@@ -117,9 +121,10 @@ impl Admission<'_> {
             Scope::Container => self.asks.chunks(1).collect(),
             Scope::Pod => vec![&self.asks],
         };
+        let nodes = self.face.ask(KnownNodes).await.map_err(Stopped::Unasked)?;
         for batch in batches {
             for ask in batch {
-                let said = say(self.plugins, &self.spec, ask, end).await.map_err(Stopped::Plugin)?;
+                let said = say(self.plugins, &nodes, &self.spec, ask, end).await.map_err(Stopped::Plugin)?;
                 if !said.is_empty() {
                     attempt.pod.hints.insert(ask.container.clone(), said);
                 }
@@ -159,9 +164,14 @@ impl Admission<'_> {
     }
 
     async fn refuse(&self, message: &str) -> Result<AdmitReply, Status> {
+        self.refuse_for(Reason::Unavailable, message).await
+    }
+
+    async fn refuse_for(&self, reason: Reason, message: &str) -> Result<AdmitReply, Status> {
         let refuse = RefusePlugged {
             request: self.request.clone(),
             pod: self.pod.clone(),
+            reason,
             message: message.to_owned(),
             occasion: self.occasion.clone(),
         };

@@ -11,16 +11,18 @@ use oxalyst_topology::NumaMask;
 use prost::Message as _;
 use tokio::time::Instant;
 
+use super::answer::{check_given, usable_hints};
 use super::asks::{hints, told, voice};
 use super::{Ask, Plugin, PluginError, Plugins};
 use crate::specs::PodSpec;
 
-/// What the plugins say of one container. A plugin's own "no" is that nothing is possible.
+/// What the plugins say of one container, on a machine with these NUMA nodes. A plugin's own "no" is that nothing is possible.
 ///
 /// # Errors
 /// One of them cannot be heard.
 pub(super) async fn say(
     plugins: &Plugins,
+    nodes: &NumaMask,
     spec: &PodSpec,
     ask: &Ask,
     end: Instant,
@@ -32,7 +34,22 @@ pub(super) async fn say(
         }
         let request = ask.request((spec, &plugins.labels), resource, amount, None);
         match plugin.hints(request, end).await {
-            Ok(response) => Ok(Some((voice(resource), hints(&response, resource)))),
+            Ok(response) => {
+                let said = response.resource_hints.get(resource).map_or(&[][..], |said| &said.hints);
+                let usable = usable_hints(said, nodes).map_err(|fault| PluginError::Answer {
+                    plugin: resource.clone(),
+                    call: "GetTopologyHints",
+                    fault,
+                })?;
+                if usable.len() < said.len() {
+                    tracing::warn!(
+                        uid = spec.uid,
+                        plugin = resource,
+                        "hints of the plugin name NUMA nodes that this machine does not have: they are left out"
+                    );
+                }
+                Ok(Some((voice(resource), hints(&usable))))
+            }
             Err(e) if e.is_its_word() => {
                 tracing::info!(uid = spec.uid, container = ask.container, "{e}");
                 Ok(Some((voice(resource), Some(Vec::new()))))
@@ -65,6 +82,11 @@ pub(super) async fn give(
         let hint = by.get(&voice(resource)).filter(|_| plugin.has_hints());
         let request = ask.request((spec, &plugins.labels), resource, amount, hint.map(told));
         let response = plugin.allocate(request, end).await?;
+        check_given(&response, resource, amount.quantity).map_err(|fault| PluginError::Answer {
+            plugin: resource.clone(),
+            call: "Allocate",
+            fault,
+        })?;
         let infos = response.allocation_result.unwrap_or_default().resource_allocation;
         let nodes = hint.and_then(|hint| hint.mask.clone()).unwrap_or_default();
         Ok(infos.into_iter().map(move |(given, info): (String, ResourceAllocationInfo)| PluginAllocation {

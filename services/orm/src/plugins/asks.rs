@@ -130,13 +130,15 @@ pub(super) fn voice(resource: &str) -> String {
 }
 
 /// What a plugin said of its resource. No list and an empty one cannot be told apart: no preference.
-pub(super) fn hints(response: &wire::ResourceHintsResponse, resource: &str) -> Option<Vec<Hint>> {
-    let told = response.resource_hints.get(resource).filter(|told| !told.hints.is_empty())?;
+pub(super) fn hints(told: &[wire::TopologyHint]) -> Option<Vec<Hint>> {
+    if told.is_empty() {
+        return None;
+    }
     let hint = |hint: &wire::TopologyHint| {
         let nodes = || hint.nodes.iter().filter_map(|node| u32::try_from(*node).ok()).collect();
         if hint.nodes.is_empty() { Hint::anywhere(hint.preferred) } else { Hint::on(nodes(), hint.preferred) }
     };
-    Some(told.hints.iter().map(hint).collect())
+    Some(told.iter().map(hint).collect())
 }
 
 /// A hint as a plugin is told it.

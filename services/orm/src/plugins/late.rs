@@ -11,7 +11,7 @@ use tonic::Status;
 use super::asking::{by_place, give, say};
 use super::resizing::amend;
 use super::{PluginError, Plugins, Resizing, asks};
-use crate::allocations::{Abandon, Concern, DueResizes, Gave, Unasked, UnaskedPod};
+use crate::allocations::{Abandon, Concern, DueResizes, Gave, KnownNodes, Unasked, UnaskedPod};
 use crate::allocator::Face;
 
 /// How long all plugins together may take for one pod: nobody waits for it, as an admission does.
@@ -109,7 +109,8 @@ async fn for_one(
     (spec, ask): (&crate::specs::PodSpec, &super::Ask),
     (whole, end): (bool, Instant),
 ) -> Result<(), LateError> {
-    let said = say(plugins, spec, ask, end).await?;
+    let nodes = face.ask(KnownNodes).await.map_err(LateError::Unasked)?;
+    let said = say(plugins, &nodes, spec, ask, end).await?;
     let by = by_place(&said, pod.homes.get(&ask.container));
     let mut gave = BTreeSet::new();
     let given = give(plugins, spec, ask, &by, &mut gave, end).await?;

@@ -12,6 +12,7 @@
 
 mod admission;
 mod amends;
+mod answer;
 mod asking;
 mod asks;
 mod attend;

@@ -58,6 +58,16 @@ pub enum PluginError {
         /// The resource.
         plugin: String,
     },
+    /// Its answer cannot be used.
+    #[error("the plugin of {plugin} gave an answer to {call} that cannot be used: {fault}: mend the plugin")]
+    Answer {
+        /// The resource.
+        plugin: String,
+        /// What it was asked.
+        call: &'static str,
+        /// What is wrong with it.
+        fault: String,
+    },
     /// It answered with an error.
     #[error("the plugin of {plugin} answered {call} with {code}: {message}", message = status.message(), code = status.code())]
     Said {
@@ -79,8 +89,13 @@ impl PluginError {
             Self::Said { status, .. } => {
                 !matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled)
             }
-            Self::Away { .. } | Self::Late { .. } | Self::Busy { .. } => false,
+            Self::Away { .. } | Self::Late { .. } | Self::Busy { .. } | Self::Answer { .. } => false,
         }
+    }
+
+    /// Whether it was heard, and what it said cannot be.
+    pub fn is_unusable(&self) -> bool {
+        matches!(self, Self::Answer { .. })
     }
 }
 

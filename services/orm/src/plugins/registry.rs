@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use actix::{Actor, AsyncContext as _, Context, Handler, Message, WrapFuture as _};
@@ -20,6 +20,7 @@ const PLUGINS: usize = 64;
 /// How long a plugin may take to say what it is like.
 const PATIENCE: Duration = Duration::from_secs(2);
 const FACT: &str = "plugins";
+const FACT_TWICE: &str = "plugins.twice";
 
 /// The plugins by the resources that they give out: an immutable snapshot, replaced as a whole. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub struct Plugins {
     pub deadline: Duration,
     /// Which labels of pods they are told.
     pub labels: Arc<KeptLabels>,
+    /// Resources that two sockets give out: the socket that is used, and the one that is not.
+    twice: Arc<Mutex<BTreeMap<String, (PathBuf, PathBuf)>>>,
     facts: Facts,
 }
 
@@ -69,6 +72,7 @@ impl Plugins {
     /// None is known.
     pub fn new(deadline: Duration, labels: KeptLabels, facts: Facts) -> Self {
         facts.set(FACT, "none");
+        facts.set(FACT_TWICE, "none");
         Self {
             known: Arc::default(),
             claims: Claims::default(),
@@ -76,6 +80,7 @@ impl Plugins {
             amends: Amends::default(),
             deadline,
             labels: Arc::new(labels),
+            twice: Arc::default(),
             facts,
         }
     }
@@ -115,12 +120,23 @@ impl Plugins {
 
     /// Who listens at this socket is not there any more.
     pub fn gone(&self, socket: &Path) {
+        self.twice(|twice| twice.retain(|_, (used, other)| used != socket && other != socket));
         for plugin in self.come().iter().filter(|plugin| plugin.socket == socket) {
             if plugin.is(false) {
                 tracing::warn!(plugin = plugin.name, socket = %socket.display(), "the plugin has gone: its socket is no more");
             }
         }
         self.tell();
+    }
+
+    fn twice(&self, change: impl FnOnce(&mut BTreeMap<String, (PathBuf, PathBuf)>)) {
+        let mut twice = self.twice.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut twice);
+        let word = |(name, (used, other)): (&String, &(PathBuf, PathBuf))| {
+            format!("{name}: {} is used, {} is not", used.display(), other.display())
+        };
+        let words: Vec<_> = twice.iter().map(word).collect();
+        self.facts.set(FACT_TWICE, if words.is_empty() { "none".to_owned() } else { words.join(", ") });
     }
 
     fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Option<Arc<Plugin>>>)) {
@@ -195,6 +211,16 @@ impl Handler<Found> for Registry {
             return Err(format!("{PLUGINS} plugins are known already"));
         }
         tracing::info!(plugin = name, socket = %socket.display(), hints = options.with_topology_alignment, "a plugin is registered");
+        let former = known.get(&name).and_then(Option::as_ref);
+        // A plugin that came again under another name has left its former socket.
+        if let Some(former) = former.filter(|former| former.answers() && former.socket.exists()) {
+            let other = former.socket.clone();
+            tracing::warn!(
+                plugin = name, used = %socket.display(), unused = %other.display(),
+                "two sockets give out one resource: the one that came last is used; remove the other one"
+            );
+            self.plugins.twice(|twice| drop(twice.insert(name.clone(), (socket.clone(), other))));
+        }
         let plugin = Arc::new(Plugin::new(name.clone(), socket, options));
         self.plugins.change(|known| drop(known.insert(name, Some(plugin))));
         Ok(())

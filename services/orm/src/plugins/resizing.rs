@@ -12,7 +12,7 @@ use tonic::Status;
 
 use super::asking::{by_place, give, say};
 use super::{Ask, PluginError, Plugins, asks};
-use crate::allocations::{AsHeld, Concern, Occasion, RefuseResize, ResizePlugged};
+use crate::allocations::{AsHeld, Concern, KnownNodes, Occasion, RefuseResize, ResizePlugged};
 use crate::allocator::Face;
 use crate::specs::PodSpec;
 
@@ -43,7 +43,11 @@ struct Against {
 
 impl From<PluginError> for Against {
     fn from(error: PluginError) -> Self {
-        let reason = if error.is_its_word() { Reason::Insufficient } else { Reason::Unavailable };
+        let reason = match &error {
+            e if e.is_unusable() => Reason::Invalid,
+            e if e.is_its_word() => Reason::Insufficient,
+            _ => Reason::Unavailable,
+        };
         Self { reason, message: error.to_string() }
     }
 }
@@ -149,7 +153,11 @@ async fn tell(
     let ask = all.into_iter().find(|ask| ask.container == *container).ok_or_else(unknown)?;
     let ask = ask.resized(concern.cpu, concern.memory);
     let spec = marked(&spec, &ask, concern);
-    let said = say(plugins, &spec, &ask, end).await.map_err(|e| (e.into(), false))?;
+    let nodes = face.ask(KnownNodes).await.map_err(|status| {
+        let message = format!("the allocator cannot be asked: {}", status.message());
+        (Against { reason: Reason::Unavailable, message }, false)
+    })?;
+    let said = say(plugins, &nodes, &spec, &ask, end).await.map_err(|e| (e.into(), false))?;
     if let Some((resource, _)) = said.iter().find(|(_, hints)| hints.as_ref().is_some_and(Vec::is_empty)) {
         let message =
             format!("container {container}: {resource} says that there is no room for what it is to have");
