@@ -24,7 +24,10 @@ async fn an_answer_that_cannot_be_is_a_refusal_with_the_plugin_and_the_value() {
     let wrong: [(ResourceAllocationInfo, &str); 4] = [
         (ResourceAllocationInfo { allocated_quantity: 0.0, ..sound.clone() }, "an amount of 0"),
         (ResourceAllocationInfo { allocated_quantity: f64::NEG_INFINITY, ..sound.clone() }, "-inf"),
-        (ResourceAllocationInfo { oci_property_name: "Unified/../../x".into(), ..sound.clone() }, "Unified/../.."),
+        (
+            ResourceAllocationInfo { oci_property_name: "Unified/../../x".into(), ..sound.clone() },
+            "Unified/../..",
+        ),
         (ResourceAllocationInfo { allocation_result: "1\n2".into(), ..sound.clone() }, r"1\n2"),
     ];
     for (info, told) in wrong {

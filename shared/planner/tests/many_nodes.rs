@@ -37,6 +37,7 @@ fn pod(uid: &str, wishes: &[(&str, &str)], cpus: u64, gib: u64) -> Request {
         uid: uid.into(),
         sandbox_id: format!("s-{uid}"),
         namespace: "ns".into(),
+        kept_labels: [].into(),
         name: uid.into(),
         qos: QosLevel::Dedicated,
         class: Class::Guaranteed,

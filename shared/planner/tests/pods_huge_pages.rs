@@ -243,3 +243,18 @@ fn what_is_decided_tells_them_and_is_decided_again_from_what_was_recorded() {
     assert_eq!(merged, ["cpu", "hugepages-2Mi", "memory"]);
     assert_eq!(Step::decode(&step.encode()).unwrap(), step);
 }
+
+#[test]
+fn an_unbound_dedicated_pod_is_refused_what_the_whole_machine_does_not_have() {
+    let mut node = Node::new(Rules::default());
+    let with = |uid, pages: &[(u64, u64)]| pod(uid, &[], vec![asked("main", Role::App, 1, pages)]);
+    let refusal = node.refusal(with("pages", &[(GIB, 3 * GIB)]));
+    assert_eq!((refusal.reason, refusal.rule), (Reason::Insufficient, Rule::MemoryRoom));
+    let told = "3Gi of hugepages-1Gi is asked for and the whole machine has 2Gi";
+    assert!(refusal.message.contains(told), "{}", refusal.message);
+    let mut beside = asked("beside", Role::App, 1, &[]);
+    beside.memory = Some(Bytes(1 << 63));
+    let refusal = node.refusal(pod("memory", &[], vec![asked("main", Role::App, 1, &[]), beside]));
+    assert_eq!((refusal.reason, refusal.rule), (Reason::Insufficient, Rule::MemoryRoom));
+    node.admit(with("fits", &[(GIB, 2 * GIB)]));
+}

@@ -20,7 +20,8 @@ pub use handlers::{
 pub use noting::{Occasion, Snapshot, WhatIf};
 pub use open::OpenError;
 pub use plugged::{
-    Abandon, AdmitPlugged, Chosen, Due, IsHeld, KnownNodes, Plugged, PluginNames, RefusePlugged, Removals, Removed,
+    Abandon, AdmitPlugged, Chosen, Due, IsHeld, KnownNodes, Plugged, PluginNames, RefusePlugged, Removals,
+    Removed,
 };
 pub use told::{ResizeContainer, SpecTold, SpecsTold};
 

@@ -72,7 +72,8 @@ fn info_is_sound(resource: &str, info: &wire::ResourceAllocationInfo) -> Result<
     if !property.is_empty() && is_negative && result != UNLIMITED {
         return Err(format!("it sets {property} to {result}, which is no size"));
     }
-    let is_variable = |name: &&String| name.is_empty() || name.contains('=') || name.contains(char::is_control);
+    let is_variable =
+        |name: &&String| name.is_empty() || name.contains('=') || name.contains(char::is_control);
     if let Some(name) = info.envs.keys().find(is_variable) {
         return Err(format!("it sets {name:?}, which is no name of a variable"));
     }
@@ -106,7 +107,9 @@ mod tests {
         assert!(check(&[("gpu", info(|_| ()))]).is_ok());
         assert!(check(&[("cpu", info(|_| ()))]).unwrap_err().contains("nothing of gpu"));
         assert!(check(&[]).unwrap_err().contains("nothing of gpu"));
-        assert!(check(&[("gpu", info(|info| info.allocated_quantity = 0.0))]).unwrap_err().contains("0 of gpu"));
+        assert!(
+            check(&[("gpu", info(|info| info.allocated_quantity = 0.0))]).unwrap_err().contains("0 of gpu")
+        );
         assert!(check_given(&wire::ResourceAllocationResponse::default(), "gpu", 1.0).is_err());
         assert!(check_given(&answer(&[]), "gpu", 0.0).is_ok(), "nothing is asked for");
     }
@@ -121,8 +124,20 @@ mod tests {
             (|info| info.oci_property_name = "Unified/../../x".into(), "Unified/../../x"),
             (|info| info.oci_property_name = "A\nB".into(), r"A\nB"),
             (|info| info.allocation_result = "1\n2".into(), r"1\n2"),
-            (|info| (info.oci_property_name, info.allocation_result) = ("MemoryLimitInBytes".into(), "-5".into()), "-5"),
-            (|info| (info.oci_property_name, info.allocation_result) = ("MemoryLimitInBytes".into(), "NaN".into()), "NaN"),
+            (
+                |info| {
+                    (info.oci_property_name, info.allocation_result) =
+                        ("MemoryLimitInBytes".into(), "-5".into())
+                },
+                "-5",
+            ),
+            (
+                |info| {
+                    (info.oci_property_name, info.allocation_result) =
+                        ("MemoryLimitInBytes".into(), "NaN".into())
+                },
+                "NaN",
+            ),
             (|info| drop(info.envs.insert("A=B".into(), String::new())), "A=B"),
             (|info| drop(info.envs.insert("A".into(), "x\0".into())), "variable A"),
         ];
@@ -132,8 +147,9 @@ mod tests {
             let company = answer(&[("gpu", info(|_| ())), ("nic", info(change))]);
             assert!(check_given(&company, "gpu", 1.0).is_err(), "what comes along is looked at too: {told}");
         }
-        let unlimited: Change =
-            |info| (info.oci_property_name, info.allocation_result) = ("MemoryLimitInBytes".into(), "-1".into());
+        let unlimited: Change = |info| {
+            (info.oci_property_name, info.allocation_result) = ("MemoryLimitInBytes".into(), "-1".into())
+        };
         assert!(check_given(&answer(&[("gpu", info(unlimited))]), "gpu", 1.0).is_ok());
         assert!(check_given(&answer(&[("\n", info(|_| ())), ("gpu", info(|_| ()))]), "gpu", 1.0).is_err());
     }

@@ -151,7 +151,10 @@ impl<'a> Joining<'a> {
             });
             provider.insert(CPU.to_owned(), hints.map_err(refused(Rule::CpuRoom))?);
         }
-        let request = self.memory_request(asked);
+        let mut request = self.memory_request(asked);
+        if request.qos == QosLevel::Dedicated {
+            request.bytes = self.pod.total_amounts(|_| true);
+        }
         // How much memory reclaimed pods may have is advice. Without any it is no reason to refuse one.
         let unadvised = request.qos == QosLevel::Reclaimed && self.memory_options.numa_headroom.is_empty();
         for resource in request.bytes.keys().filter(|_| !unadvised) {

@@ -5,6 +5,7 @@ use super::{Asked, CpuPolicy, Plan, Plugins, Pod, PodRequest, Rules, State, Trac
 use crate::plan::Flag;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
+use oxalyst_units::MilliCpu;
 use std::collections::BTreeSet;
 
 /// What sends a dedicated pod to the shared pool until there is room.
@@ -30,19 +31,34 @@ pub fn promote_traced(state: &State, machine: &Machine, rules: &Rules, trace: &m
     let mut waiting: Vec<&Pod> = makeshift.map(|(_, pod)| pod).filter(wants).collect();
     waiting.sort_by_key(|pod| (pod.since_unix_ms, &pod.uid));
     let mut after = state.clone();
+    let mut still: BTreeSet<&str> = waiting.iter().map(|pod| pod.uid.as_str()).collect();
     for pod in waiting {
+        still.remove(pod.uid.as_str());
         if native {
             promote_containers(&mut after, &machine, rules, pod, trace);
-        } else if let Some(promoted) = promoted(&after, &machine, rules, pod, trace) {
+        } else if let Some(promoted) = promoted(&after, &machine, rules, pod, &still, trace) {
             after = promoted;
+        } else {
+            still.insert(&pod.uid);
         }
     }
     Plan::between(state, after, &machine)
 }
 
-/// The state with the pod placed anew.
-fn promoted(state: &State, machine: &Machine, rules: &Rules, pod: &Pod, trace: &mut Trace) -> Option<State> {
+/// The state with the pod placed anew. What the others ask for who wait as well is no shared pods' demand that would keep it off a
+/// node: they ask for room of their own, and it is its turn.
+fn promoted(
+    state: &State,
+    machine: &Machine,
+    rules: &Rules,
+    pod: &Pod,
+    others: &BTreeSet<&str>,
+    trace: &mut Trace,
+) -> Option<State> {
     let mut attempt = state.clone();
+    for uid in others {
+        attempt.cpus.change_of_pod(uid, |_, _| true, |own| own.request = MilliCpu(0));
+    }
     attempt.pods.remove(&pod.uid);
     attempt.drop_containers(&pod.uid, |_| true);
     settled::settle(&mut attempt, machine, rules);
@@ -52,11 +68,29 @@ fn promoted(state: &State, machine: &Machine, rules: &Rules, pod: &Pod, trace: &
     let request = PodRequest { flags, plugins, ..again(pod, pod.containers.clone()) };
     let mark = trace.mark();
     match join::admit(&mut attempt, machine, rules, &request, trace) {
-        Ok(()) => Some(attempt),
+        Ok(()) => {
+            for uid in others {
+                ask_again(&mut attempt, state, uid);
+            }
+            settled::settle(&mut attempt, machine, rules);
+            if settled::check(state, &attempt, machine).is_ok() {
+                return Some(attempt);
+            }
+            trace.rewind(mark);
+            None
+        }
         Err(_) => {
             trace.rewind(mark);
             None
         }
+    }
+}
+
+/// The pod's containers ask for what they asked for before.
+fn ask_again(attempt: &mut State, before: &State, uid: &str) {
+    for (id, known) in before.cpus.of_pod(uid) {
+        let request = known.request;
+        attempt.cpus.change_of_pod(uid, |own, _| own == id, |own| own.request = request);
     }
 }
 

@@ -62,9 +62,16 @@ fn has_room_for_shared(view: &View<'_>, request: &Request) -> Result<(), Refusal
         MilliCpu(0) => String::new(),
         spare => format!(", and {spare} of a reserved one"),
     };
+    let beside = unbound_free(view).len().saturating_sub(have);
+    let uncounted = match beside {
+        0 => String::new(),
+        _ => format!(
+            "; {beside} more that bound dedicated pods leave on their nodes are used by the shared pool and not counted on"
+        ),
+    };
     Err(Refusal::insufficient(format!(
         "shared pods would ask for {} CPUs ({asked}) and {have} are there for them: neither reserved nor exclusive, \
-         on NUMA nodes without bound pods{spare}",
+         on NUMA nodes without bound pods{spare}{uncounted}",
         whole(asked)
     )))
 }

@@ -44,7 +44,7 @@ pub fn hints(
     let is_main = request.kind == ContainerKind::Main;
     match (request.qos, request.wishes.numa_binding()) {
         (QosLevel::Shared, false) => looking.common().map(|()| None),
-        (QosLevel::Dedicated, false) => Ok(None),
+        (QosLevel::Dedicated, false) => looking.at_all().map(|()| None),
         (QosLevel::Shared | QosLevel::Dedicated, true) if is_main => looking.bound(),
         (QosLevel::Reclaimed, true) if is_main && options.reclaim_numa_binding => looking.reclaimed(),
         _ => Ok(None),
@@ -105,6 +105,23 @@ impl Looking<'_> {
             self.resource,
             Bytes(have),
             self.free_by_node()
+        )))
+    }
+
+    /// Whether the whole machine has what a dedicated container that is bound to no node asks for, whoever has taken some of it.
+    fn at_all(&self) -> Result<(), Refusal> {
+        let asked = self.request.asked(self.resource);
+        let sizes = self.supply.0.keys().map(|node| self.supply.allocatable(*node, self.resource).0);
+        let have = sizes.fold(0, u64::saturating_add);
+        let runs = self.state.containers.contains_key(&self.request.id);
+        if runs || self.supply.0.is_empty() || asked <= have {
+            return Ok(());
+        }
+        Err(Refusal::insufficient(format!(
+            "{} of {} is asked for and the whole machine has {}",
+            Bytes(asked),
+            self.resource,
+            Bytes(have)
         )))
     }
 

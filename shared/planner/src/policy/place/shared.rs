@@ -2,12 +2,15 @@
 
 use super::{
     super::{
-        Refusal, pools,
+        Refusal,
+        hints::unbound_free,
+        pools,
         state::{bound_pool, specified_pool},
         view::View,
     },
     Placing, refuse_hint,
 };
+use oxalyst_units::MilliCpu;
 
 // === impl Placing ===
 
@@ -52,7 +55,12 @@ impl Placing<'_> {
             ));
         }
         entry.ramp_up = true;
-        entry.cpus = View::of(&self.state, self.machine).pooled();
+        let view = View::of(&self.state, self.machine);
+        // What bound dedicated pods leave of their nodes counts for no request: it is there for who asks for nothing.
+        entry.cpus = view.pooled();
+        if entry.cpus.is_empty() && self.request.aggregated() == MilliCpu(0) {
+            entry.cpus = unbound_free(&view);
+        }
         if entry.cpus.is_empty() {
             return Err(Refusal::insufficient(
                 "no CPU is there for shared containers: all are reserved, exclusive, or on NUMA nodes of bound pods",
