@@ -1,5 +1,7 @@
 //! Who waits is served in the order in which they came; and a pool that has CPUs refuses nobody who asks for none.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+// `Node` applies the plans that it hands back.
+#![allow(unused_must_use)]
 
 mod pods_support;
 
@@ -16,8 +18,10 @@ fn two_nodes(cpus: u32) -> Machine {
 fn those_who_wait_do_not_keep_an_older_bound_pod_off_its_node() {
     let mut node = Node::new(two_nodes(8));
     let old = [dedicated("d1", 4), bound(dedicated("d2", 4))];
+    // With those who wait these would fill the other node; without them they do not.
+    let shared = ["s1", "s2"].map(|uid| pod(uid, "shared_cores", Some(2000)));
     let new = [dedicated("d3", 3), dedicated("d4", 1), dedicated("d5", 1)];
-    for (at, mut request) in old.into_iter().chain(new).enumerate() {
+    for (at, mut request) in old.into_iter().chain(shared).chain(new).enumerate() {
         request.now_unix_ms = at as i64;
         node.admit(&request);
     }
