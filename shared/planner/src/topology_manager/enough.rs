@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 /// Machines with more NUMA nodes than this have too many sets of them to try them all.
 pub(crate) const EVERY_SET_NODES: usize = 16;
 
-/// Sets that a resource is offered at the most on machines with more than [`EVERY_SET_NODES`] nodes, the set of all of them aside.
+/// Sets that a resource is offered at the most on machines with more than `EVERY_SET_NODES` (16) nodes, the set of all of them aside.
 pub const OFFERED_SETS: usize = 1 << 14;
 
 /// Nodes that are tried as the next one of a set, at the most, for one resource.
