@@ -151,10 +151,7 @@ pub async fn an_old_sandbox_frees_nothing<R: Runtime>(mut world: World<R>) -> Wo
     world.runtime.start_container(&container).await.unwrap();
     assert_eq!(world.first(&container).await, own);
 
-    // containerd 1.7 now and then lets the call for a pod's second sandbox time out; as the kubelet does, it is made again.
-    let removed =
-        poll_until(Duration::from_secs(60), async || world.runtime.remove_pod(&renewed).await).await;
-    removed.unwrap();
+    world.runtime.remove_pod(&renewed).await.unwrap();
 
     let online = world.online();
     world.converges(&shared.container, &online).await;
