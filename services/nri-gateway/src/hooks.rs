@@ -1,6 +1,7 @@
 //! Answers the runtime's calls. A handler asks the orm with a deadline, the roster, and the kernel's files with a deadline; it
 //! has no means to call the runtime, which holds its lock meanwhile.
 
+mod starting;
 mod validate;
 
 use std::future::Future;
@@ -35,13 +36,14 @@ use crate::placements::Cpuset;
 use crate::policy;
 use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, Born, CheckStart, Create, Entrance, Moved, Observed, Others, Phase, PutSandbox, RefreshSandbox,
-    RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized, Resynchronise,
-    Roster, Seen, Standing, StopSandbox, ToCheck, ToResize, Wrote,
+    Applied, Born, Create, Entrance, Moved, Others, Phase, PutSandbox, RefreshSandbox, RefusedAgain,
+    RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Resized, Resynchronise, Roster, Standing,
+    StopSandbox, ToCheck, ToResize,
 };
 use crate::session::Synchronised;
 use crate::settings::Settings;
 use crate::translate;
+use crate::updates::Updates;
 
 /// For the reconciliation within Synchronize; with the pass over the kernel's files it stays below the runtime's 2 s.
 const RECONCILE_DEADLINE: Duration = Duration::from_secs(1);
@@ -88,6 +90,7 @@ pub struct Hooks {
     runtime: String,
     refused_at: Stage,
     dialect: Dialect,
+    updates: Updates,
     synchronised: watch::Sender<Option<Synchronised>>,
 }
 
@@ -101,6 +104,7 @@ impl Hooks {
             runtime: String::new(),
             refused_at: Stage::default(),
             dialect: Dialect::default(),
+            updates: Updates::default(),
             synchronised,
         }
     }
@@ -123,6 +127,7 @@ impl Plugin for Hooks {
         self.context.diagnosis.configured(&request);
         let refuse_at = self.context.settings.refuse_at;
         self.refused_at = refuse_at.stage(&request.runtime_name, &request.runtime_version);
+        self.updates = Updates::of(&request.runtime_name, &request.runtime_version);
         self.dialect = Dialect {
             runtime: Runtime::named(&request.runtime_name),
             unified: self.context.kernel.is_unified(LOOK_DEADLINE).await.unwrap_or_default(),
@@ -139,6 +144,7 @@ impl Plugin for Hooks {
             listed,
             pinned: changes.len(),
             dialect: self.dialect,
+            updates: self.updates,
         }));
         Ok(updates(&changes))
     }
@@ -200,7 +206,7 @@ impl Plugin for Hooks {
                 context.ask(Moved { container, phase: Phase::Created }).await
             }
             (Event::StartContainer, Some(container)) => {
-                self.timed("StartContainer", context.start_container(container)).await
+                self.timed("StartContainer", context.start_container(container, self.updates)).await
             }
             (Event::PostStartContainer, Some(container)) => {
                 context.ask(Moved { container, phase: Phase::Running }).await?;
@@ -438,30 +444,6 @@ impl HooksContext {
             Some(container) => self.ask(Resized(container)).await,
             None => Ok(Vec::new()),
         }
-    }
-
-    /// Its cgroup exists and its program has not begun. An update that the runtime dropped is made good here.
-    async fn start_container(&self, container: Container) -> Result<(), Status> {
-        let id = container.container_id.clone();
-        self.ask(Moved { container, phase: Phase::Created }).await?;
-        let checks = self.ask(CheckStart(id.clone())).await?;
-        match self.kernel.correct(checks, Some(id.clone()), LOOK_DEADLINE).await {
-            Ok(look) => {
-                if !look.wrote.is_empty() {
-                    tracing::info!(starting = %id, containers = ?look.wrote, "the runtime had not applied their cpusets: written directly");
-                }
-                if let Some(fault) = look.fault {
-                    tracing::warn!(container = %id, %fault, "starts unchecked");
-                }
-                self.ask(Reported { reports: look.reports, whole: look.whole }).await?;
-                let seen = look.seen.into_iter().filter(|(_, seen)| matches!(seen, Seen::Files(_))).collect();
-                // What is left differing is the mender's work.
-                let _ = self.ask(Observed(seen)).await?;
-                self.ask(Wrote(look.wrote)).await?;
-            }
-            Err(e) => tracing::warn!(container = %id, error = %e, "starts unchecked"),
-        }
-        Ok(())
     }
 
     async fn stop_sandbox(&self, pod: PodSandbox) -> Result<(), Status> {

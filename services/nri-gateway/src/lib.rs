@@ -1,11 +1,11 @@
 //! The gateway: the one process that speaks NRI with the container runtime and writes cgroups.
 //!
 //! Rooms: [`session`] (connects for ever), [`hooks`] (answers the runtime's calls), [`roster`] (owns what runs and what was
-//! applied), [`orm`] (asks for decisions, follows them), [`mender`] (makes what runs agree with them), [`kernel`] (the cpuset
-//! files), [`bypass`] (the same without a runtime that tells), [`hands`] (whose turn it is), [`owner`] (which of two gateways),
+//! applied), [`orm`] (asks for decisions, follows them), [`mender`] (makes what runs agree with them), [`written`] (past the
+//! runtime), [`kernel`] (the cpuset files), [`bypass`] (the same without a runtime that tells), [`hands`] (whose turn it is), [`owner`] (which of two gateways),
 //! [`diagnosis`] (what stands in the way),
 //! [`duties`] (releases and reconciliations), [`meta_link`] (tells the meta-server). Pure: [`adjustment`], [`placements`],
-//! [`pinning`], [`policy`], [`refuse_at`], [`translate`].
+//! [`pinning`], [`policy`], [`refuse_at`], [`translate`], [`updates`].
 
 pub mod adjustment;
 pub mod bypass;
@@ -28,6 +28,9 @@ pub mod roster;
 pub mod session;
 pub mod settings;
 pub mod translate;
+pub mod updates;
+mod version;
+pub mod written;
 
 use std::error::Error;
 use std::future::Future;

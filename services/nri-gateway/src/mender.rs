@@ -19,6 +19,8 @@ use crate::metrics::Metrics;
 use crate::pinning::{Change, Corrections};
 use crate::roster::{Applied, Check, Observed, Reported, Roster, Seen, ToCheck};
 use crate::translate::update;
+use crate::updates::Updates;
+use crate::written::{self, WriteError};
 
 /// Comparisons of everything after a synchronisation, then every period: the runtime dropped updates of containers that it was
 /// starting meanwhile.
@@ -79,14 +81,17 @@ impl Nudge {
 }
 
 /// Mends until the task is aborted with its session.
-pub async fn mend(runtime: RuntimeClient, mut tools: Tools, dialect: Dialect) {
+pub async fn mend(runtime: RuntimeClient, mut tools: Tools, dialect: Dialect, updates: Updates) {
     let start = Instant::now();
     let mut early = EARLY.into_iter().map(|after| start + after);
     let mut next = early.next().unwrap_or(start);
     let mut everything = false;
     loop {
         tools.decided.mark_unchanged();
-        round(&runtime, &tools, dialect, everything).await;
+        match updates {
+            Updates::Runtime => round(&runtime, &tools, dialect, everything).await,
+            Updates::Files => write(&tools, everything).await,
+        }
         everything = tokio::select! {
             () = tokio::time::sleep_until(next) => true,
             () = tools.nudge.notify.notified() => false,
@@ -131,6 +136,19 @@ async fn round(runtime: &RuntimeClient, tools: &Tools, dialect: Dialect, everyth
     let wrong: Vec<_> = left.corrections.shrink.into_iter().chain(left.corrections.grow).collect();
     if !wrong.is_empty() || !found.unheld.is_empty() {
         rewrite(tools, wrong, found.unheld).await;
+    }
+}
+
+/// As [`round`], where the runtime must not be called.
+async fn write(tools: &Tools, everything: bool) {
+    let fault = match written::write(&tools.roster, &tools.kernel, &tools.metrics, everything).await {
+        Ok(fault) => fault,
+        Err(WriteError::Kernel(e)) => Some(e.to_string()),
+        Err(WriteError::Stopping) => return,
+    };
+    tools.facts.set("runtime_updates", "not asked for: this version of containerd may stall over them");
+    if everything || fault.is_some() {
+        tools.facts.set("kernel_files", fault.as_deref().unwrap_or("ok"));
     }
 }
 

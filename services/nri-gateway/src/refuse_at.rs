@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::version;
+
 /// What an operator wants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -48,18 +50,7 @@ impl RefuseAt {
 /// A containerd whose version cannot be read may be a harmed one.
 fn is_harmed(version: &str) -> bool {
     let [first, mended] = HARMED;
-    triple(version).is_none_or(|version| (first..mended).contains(&version))
-}
-
-/// "v2.1.9", "2.2.0-rc.1+unknown", "1.7".
-fn triple(version: &str) -> Option<(u64, u64, u64)> {
-    let numbers = version.trim().trim_start_matches('v');
-    let numbers = numbers.split(['-', '+', '~', ' ']).next()?;
-    let mut numbers = numbers.split('.').map(str::parse);
-    let major = numbers.next()?.ok()?;
-    let minor = numbers.next()?.ok()?;
-    let patch = numbers.next().unwrap_or(Ok(0)).ok()?;
-    Some((major, minor, patch))
+    version::triple(version).is_none_or(|version| (first..mended).contains(&version))
 }
 
 #[cfg(test)]

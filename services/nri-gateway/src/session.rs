@@ -18,6 +18,7 @@ use crate::adjustment::Dialect;
 use crate::hands::{Hands, Way};
 use crate::hooks::{Hooks, HooksContext, NEWER};
 use crate::mender::{Tools, mend};
+use crate::updates::Updates;
 
 /// For RegisterPlugin; the runtime's own limit.
 const REGISTER_DEADLINE: Duration = Duration::from_secs(5);
@@ -39,6 +40,8 @@ pub struct Synchronised {
     pub pinned: usize,
     /// How the runtime is spoken to.
     pub dialect: Dialect,
+    /// How what runs is changed outside of its calls.
+    pub updates: Updates,
 }
 
 /// What all sessions share.
@@ -196,7 +199,7 @@ async fn once(
     let (trunk, runtime) = session.split();
     let reason = tokio::select! {
         reason = trunk.ended() => reason,
-        () = mend(runtime, context.tools.clone(), sync.dialect) => trunk.ended().await,
+        () = mend(runtime, context.tools.clone(), sync.dialect, sync.updates) => trunk.ended().await,
     };
     Ok(SessionError::Ended(reason))
 }

@@ -228,7 +228,7 @@ async fn session(listener: &UnixListener, node: &Node, uid: &str, id: &str) -> R
     let (socket, _) = listener.accept().await.unwrap();
     let mut session = RuntimeSession::start(socket, node.cgroups.clone(), RuntimeOptions::default());
     session.registered().await.unwrap();
-    session.configure("containerd", "v2.2.6").await.unwrap();
+    session.configure("containerd", "v2.4.0").await.unwrap();
     let running = oxalyst_nri::api::Container {
         state: oxalyst_nri::api::ContainerState::ContainerRunning.into(),
         ..container(uid, id)

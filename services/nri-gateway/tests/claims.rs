@@ -59,7 +59,7 @@ async fn an_admitted_sandbox_is_told_before_its_containers_even_to_an_orm_that_f
 
 #[actix::test]
 async fn a_sandbox_that_got_in_refused_or_by_policy_is_not_told() {
-    let (mut node, session) = Node::up().await;
+    let (mut node, session) = Node::up_with("v2.1.9").await;
     for uid in ["d1", "d2", "d3", "d4"] {
         session.tell(Event::RunPodSandbox, pod(uid, "dedicated_cores"), None).await.unwrap();
     }
@@ -93,7 +93,7 @@ async fn a_pod_that_was_there_before_the_session_and_whose_cgroup_is_gone_has_en
 
 #[actix::test]
 async fn what_was_refused_and_ended_unheard_is_forgotten() {
-    let (node, session) = Node::up().await;
+    let (node, session) = Node::up_with("v2.1.9").await;
     for uid in ["d1", "d2", "d3", "d4"] {
         session.tell(Event::RunPodSandbox, pod(uid, "dedicated_cores"), None).await.unwrap();
     }

@@ -47,9 +47,7 @@ async fn a_runtime_with_calls_of_their_own_is_served_the_same() {
 
 #[actix::test]
 async fn a_refusal_reaches_the_runtime_with_its_numbers() {
-    let mut node = Node::bare();
-    node.version = "v2.2.6";
-    let (node, session) = node.risen().await;
+    let (node, session) = Node::up().await;
     for uid in ["d1", "d2", "d3"] {
         node.run(&session, &pod(uid, "dedicated_cores"), uid).await.unwrap();
     }
@@ -254,7 +252,7 @@ async fn a_synchronisation_pins_exactly_what_differs() {
     assert_eq!(pinned, expected);
     node.connected().await;
     assert_eq!(node.fact("sync_pinned").await, "3");
-    assert_eq!(node.fact("runtime").await, "containerd v2.1.9");
+    assert_eq!(node.fact("runtime").await, "containerd v2.4.0");
     // The runtime goes and comes: the same process, and nothing to do but for the one that somebody changed.
     drop(session);
     node.cgroups.write("b1", "0-3");

@@ -142,7 +142,7 @@ async fn newer(node: &Node, last: Event) -> (RuntimeSession, Result<i32, Session
     let options = RuntimeOptions { last_event: last, ..Default::default() };
     let mut session = RuntimeSession::start(socket, node.cgroups.clone(), options);
     session.registered().await.unwrap();
-    let mask = session.configure("containerd", "v2.3.0").await;
+    let mask = session.configure("containerd", "v2.4.0").await;
     (session, mask)
 }
 

@@ -13,7 +13,7 @@ const NUMBERS: &str = "asked 1 CPU, NUMA node 0 has 0 free";
 
 /// Three of the four CPUs are exclusive; a fourth dedicated pod's sandbox is let in.
 async fn full() -> (Node, RuntimeSession, PodSandbox) {
-    let (node, session) = Node::up().await;
+    let (node, session) = Node::up_with("v2.1.9").await;
     for uid in ["d1", "d2", "d3"] {
         node.run(&session, &pod(uid, "dedicated_cores"), uid).await.unwrap();
     }
@@ -52,6 +52,7 @@ async fn without_an_orm_its_last_word_stands() {
 #[actix::test]
 async fn what_closed_refuses_gets_its_sandbox_too() {
     let mut node = Node::bare();
+    node.version = "v2.1.9";
     node.start_gateway(OnDeadline::Closed);
     let (session, _) = node.session(vec![], vec![]).await;
     let shared = pod("a", "shared_cores");

@@ -3,6 +3,7 @@
 
 mod support;
 
+use oxalyst_nri::api::Event;
 use support::node::{Node, pod};
 use support::until;
 
@@ -28,6 +29,29 @@ async fn one_container_for_which_the_runtime_hangs_holds_up_no_other() {
     node.cgroups.write("d1", "0");
     node.kernel_says("e1", "2").await;
     node.kernel_says("d1", "3").await;
+}
+
+#[actix::test]
+async fn n07_a_containerd_that_may_stall_over_updates_is_never_called() {
+    for version in ["v1.7.24", "v2.1.9"] {
+        let (node, session) = Node::up_with(version).await;
+        node.run(&session, &pod("a", "shared_cores"), "a1").await.unwrap();
+        let dedicated = pod("d", "dedicated_cores");
+        node.run(&session, &dedicated, "d1").await.unwrap();
+        node.kernel_says("a1", "0-2").await;
+        node.cgroups.write("d1", "0");
+        node.kernel_says("d1", "3").await;
+        session.tell(Event::StopPodSandbox, dedicated.clone(), None).await.unwrap();
+        session.tell(Event::RemovePodSandbox, dedicated, None).await.unwrap();
+        node.kernel_says("a1", "0-3").await;
+        until("all are seen to hold", async || {
+            let list = node.list().await?;
+            list.containers.iter().all(|c| c.kernel_cpus.as_ref() == Some(&c.wanted_cpus)).then_some(())
+        })
+        .await;
+        assert_eq!(node.cgroups.calls(), [[""; 0]; 0], "{version}");
+        assert!(node.fact("runtime_updates").await.contains("may stall"));
+    }
 }
 
 fn without_cpuset(dir: &std::path::Path) {

@@ -23,17 +23,13 @@ use crate::hands::{Hands, Way};
 use crate::kernel::{Kernel, KernelError};
 use crate::metrics::Metrics;
 use crate::orm::Orm;
-use crate::pinning::{Change, Corrections};
-use crate::placements::Cpuset;
-use crate::roster::{Check, Observed, Reported, Roster, SettleUnknown, TakeCensus, Taken, ToCheck};
+use crate::roster::{Roster, SettleUnknown, TakeCensus, Taken};
 use crate::settings::{Mode, Settings};
+use crate::written::{self, WriteError};
 pub use census::join;
 
 /// For a look at the tree, or a pass over the kernel's files.
 const LOOK_DEADLINE: Duration = Duration::from_secs(2);
-
-/// For the memory nodes of one container: the kernel may move its pages before it answers.
-const MEMS_DEADLINE: Duration = Duration::from_secs(5);
 
 /// For an answer of the orm. No hook waits.
 const ADMIT_DEADLINE: Duration = Duration::from_secs(1);
@@ -87,6 +83,15 @@ enum RoundError {
     Kernel(#[from] KernelError),
     #[error("the gateway is stopping")]
     Stopping,
+}
+
+impl From<WriteError> for RoundError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Kernel(e) => Self::Kernel(e),
+            WriteError::Stopping => Self::Stopping,
+        }
+    }
 }
 
 /// Does it for ever, whenever it is its turn. `condition` tells what it lacks.
@@ -224,7 +229,8 @@ impl Bypass {
         if everything || asks {
             self.duties.reconcile();
         }
-        let mut lacks: Vec<String> = self.apply(everything).await?.into_iter().collect();
+        let fault = written::write(&self.roster, &self.kernel, &self.metrics, everything).await?;
+        let mut lacks: Vec<String> = fault.into_iter().collect();
         if pods.is_none() {
             lacks.push(
                 "the meta-server has told no pods: is it running, with the same common.run_dir?".to_owned(),
@@ -278,59 +284,4 @@ impl Bypass {
         }
         refused
     }
-
-    /// Compares with the kernel and writes what differs; gives a fault.
-    async fn apply(&self, everything: bool) -> Result<Option<String>, RoundError> {
-        let stopping = |_| RoundError::Stopping;
-        let due = self.roster.send(ToCheck { everything }).await.map_err(stopping)?;
-        let look = self.kernel.read(due.checks.clone(), LOOK_DEADLINE).await?;
-        let (reports, whole) = (look.reports, look.whole);
-        self.roster.send(Reported { reports, whole }).await.map_err(stopping)?;
-        let corrections = self.roster.send(Observed(look.seen)).await.map_err(stopping)?;
-        let mut fault = look.fault;
-        for (changes, deadline) in in_order(&due.checks, corrections, &look.unheld) {
-            let look = match self.kernel.change(changes, deadline).await {
-                Ok(look) => look,
-                Err(e) => {
-                    fault.get_or_insert_with(|| e.to_string());
-                    continue;
-                }
-            };
-            if !look.wrote.is_empty() {
-                tracing::info!(containers = ?look.wrote, "written");
-            }
-            self.metrics.updated("written", look.wrote.len());
-            if let Some(told) = look.fault {
-                self.metrics.updated("failed", 1);
-                fault.get_or_insert(told);
-            }
-            let (reports, whole) = (look.reports, look.whole);
-            self.roster.send(Reported { reports, whole }).await.map_err(stopping)?;
-            let _left_for_the_next_round = self.roster.send(Observed(look.seen)).await.map_err(stopping)?;
-        }
-        Ok(fault)
-    }
-}
-
-/// What is taken away first, in one pass with what is given; then memory nodes, one container at a time.
-fn in_order(
-    checks: &[Check],
-    corrections: Corrections,
-    unheld: &[String],
-) -> Vec<(Vec<(Check, Change)>, Duration)> {
-    let of = |id: &str| checks.iter().find(|check| check.container_id == id).cloned();
-    let with = |change: Change| Some((of(&change.container_id)?, change));
-    let Corrections { shrink, grow, mems } = corrections;
-    let mut first: Vec<_> = shrink.into_iter().chain(grow).filter_map(with).collect();
-    for id in unheld {
-        if first.iter().all(|(check, _)| check.container_id != *id) {
-            first.extend(with(Change { container_id: id.clone(), cpuset: Cpuset::default() }));
-        }
-    }
-    let mut batches = Vec::new();
-    if !first.is_empty() {
-        batches.push((first, LOOK_DEADLINE));
-    }
-    batches.extend(mems.into_iter().filter_map(with).map(|change| (vec![change], MEMS_DEADLINE)));
-    batches
 }

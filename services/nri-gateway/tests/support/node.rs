@@ -210,7 +210,7 @@ impl Node {
             cgroups,
             listener,
             options: RuntimeOptions::default(),
-            version: "v2.1.9",
+            version: "v2.4.0",
             serving: None,
             gateway: None,
             settings,
@@ -221,6 +221,11 @@ impl Node {
     /// All of it, synchronised with an empty runtime.
     pub async fn up() -> (Self, RuntimeSession) {
         Self::bare().risen().await
+    }
+
+    /// As [`Node::up`], with a containerd of this version.
+    pub async fn up_with(version: &'static str) -> (Self, RuntimeSession) {
+        Self { version, ..Self::bare() }.risen().await
     }
 
     /// As [`Node::up`], from a bare one.

@@ -1,0 +1,91 @@
+//! What was decided, written to the kernel's files past the runtime: in bypass mode, and where the runtime must not be called.
+
+use std::time::Duration;
+
+use actix::Addr;
+
+use crate::kernel::{Kernel, KernelError};
+use crate::metrics::Metrics;
+use crate::pinning::{Change, Corrections};
+use crate::placements::Cpuset;
+use crate::roster::{Check, Observed, Reported, Roster, ToCheck};
+
+/// For a pass over the kernel's files.
+const LOOK_DEADLINE: Duration = Duration::from_secs(2);
+
+/// For the memory nodes of one container: the kernel may move its pages before it answers.
+const MEMS_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Why nothing could be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The roster is gone: the process ends.
+    #[error("the gateway stops")]
+    Stopping,
+    /// The files cannot be read.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// Compares with the kernel (everything, or what has changed) and writes what differs; gives the first fault.
+///
+/// # Errors
+/// [`WriteError`] where nothing could be compared.
+pub async fn write(
+    roster: &Addr<Roster>,
+    kernel: &Kernel,
+    metrics: &Metrics,
+    everything: bool,
+) -> Result<Option<String>, WriteError> {
+    let stopping = |_| WriteError::Stopping;
+    let due = roster.send(ToCheck { everything }).await.map_err(stopping)?;
+    let look = kernel.read(due.checks.clone(), LOOK_DEADLINE).await?;
+    let (reports, whole) = (look.reports, look.whole);
+    roster.send(Reported { reports, whole }).await.map_err(stopping)?;
+    let corrections = roster.send(Observed(look.seen)).await.map_err(stopping)?;
+    let mut fault = look.fault;
+    for (changes, deadline) in in_order(&due.checks, corrections, &look.unheld) {
+        let look = match kernel.change(changes, deadline).await {
+            Ok(look) => look,
+            Err(e) => {
+                fault.get_or_insert_with(|| e.to_string());
+                continue;
+            }
+        };
+        if !look.wrote.is_empty() {
+            tracing::info!(containers = ?look.wrote, "written");
+        }
+        metrics.updated("written", look.wrote.len());
+        if let Some(told) = look.fault {
+            metrics.updated("failed", 1);
+            fault.get_or_insert(told);
+        }
+        let (reports, whole) = (look.reports, look.whole);
+        roster.send(Reported { reports, whole }).await.map_err(stopping)?;
+        let _left_for_the_next_round = roster.send(Observed(look.seen)).await.map_err(stopping)?;
+    }
+    Ok(fault)
+}
+
+/// What is taken away first, in one pass with what is given; then memory nodes, one container at a time.
+fn in_order(
+    checks: &[Check],
+    corrections: Corrections,
+    unheld: &[String],
+) -> Vec<(Vec<(Check, Change)>, Duration)> {
+    let of = |id: &str| checks.iter().find(|check| check.container_id == id).cloned();
+    let with = |change: Change| Some((of(&change.container_id)?, change));
+    let Corrections { shrink, grow, mems } = corrections;
+    let mut first: Vec<_> = shrink.into_iter().chain(grow).filter_map(with).collect();
+    for id in unheld {
+        if first.iter().all(|(check, _)| check.container_id != *id) {
+            first.extend(with(Change { container_id: id.clone(), cpuset: Cpuset::default() }));
+        }
+    }
+    let mut batches = Vec::new();
+    if !first.is_empty() {
+        batches.push((first, LOOK_DEADLINE));
+    }
+    batches.extend(mems.into_iter().filter_map(with).map(|change| (vec![change], MEMS_DEADLINE)));
+    batches
+}
