@@ -59,6 +59,7 @@ async fn main() {
     let mut mesh = Mesh::on(folder.path(), Path::new("/"), &folder.path().join("no-runtime")).unwrap();
     mesh.set("orm", "reserved_cpus=0");
     mesh.set("nri-gateway", "mode=bypass");
+    mesh.set("nri-gateway", "common.log=info,nri_gateway::kernel=debug");
     mesh.start("orm").unwrap();
     mesh.start("nri-gateway").unwrap();
     pod.becomes(POOL).await;

@@ -42,7 +42,7 @@ use crate::placements::{Cpuset, Placements};
 const NEVER_CREATED: Duration = Duration::from_secs(60);
 
 /// A container whose kernel files are to be compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Check {
     /// The container.
     pub container_id: String,

@@ -73,6 +73,19 @@ fn in_order(
     corrections: Corrections,
     unheld: &[String],
 ) -> Vec<(Vec<(Check, Change)>, Duration)> {
+    // Decisions may be newer than the checks: what is written is what is wanted.
+    let mut checks = checks.to_vec();
+    for change in corrections.shrink.iter().chain(&corrections.grow).chain(&corrections.mems) {
+        if let Some(check) = checks.iter_mut().find(|check| check.container_id == change.container_id) {
+            let wanted = check.wanted.get_or_insert_default();
+            let Cpuset { cpus, mems } = &change.cpuset;
+            for (part, new) in [(&mut wanted.cpus, cpus), (&mut wanted.mems, mems)] {
+                if !new.is_empty() {
+                    part.clone_from(new);
+                }
+            }
+        }
+    }
     let of = |id: &str| checks.iter().find(|check| check.container_id == id).cloned();
     let with = |change: Change| Some((of(&change.container_id)?, change));
     let Corrections { shrink, grow, mems } = corrections;
@@ -88,4 +101,33 @@ fn in_order(
     }
     batches.extend(mems.into_iter().filter_map(with).map(|change| (vec![change], MEMS_DEADLINE)));
     batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_decided_after_the_check_is_what_is_wanted_by_the_write() {
+        let check = |id: &str, wanted: Option<(&str, &str)>| Check {
+            container_id: id.into(),
+            wanted: wanted.map(|(cpus, mems)| Cpuset { cpus: cpus.into(), mems: mems.into() }),
+            ..Check::default()
+        };
+        let change = |id: &str, cpus: &str, mems: &str| Change {
+            container_id: id.into(),
+            cpuset: Cpuset { cpus: cpus.into(), mems: mems.into() },
+        };
+        let checks = [check("a", None), check("b", Some(("0", "0"))), check("c", None)];
+        let corrections = Corrections {
+            shrink: vec![change("a", "1-7", "")],
+            grow: vec![change("b", "0-1", "")],
+            mems: vec![change("b", "", "1")],
+        };
+        let batches = in_order(&checks, corrections, &["c".to_owned()]);
+        let wanted: Vec<Vec<_>> =
+            batches.iter().map(|(batch, _)| batch.iter().map(|(check, _)| check.clone()).collect()).collect();
+        let first = vec![check("a", Some(("1-7", ""))), check("b", Some(("0-1", "1"))), check("c", None)];
+        assert_eq!(wanted, [first, vec![check("b", Some(("0-1", "1")))]]);
+    }
 }

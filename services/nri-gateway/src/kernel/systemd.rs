@@ -97,6 +97,7 @@ impl Systemd {
             return;
         };
         let unit = path.as_str().rsplit('/').next().unwrap_or_default().to_owned();
+        tracing::debug!(%unit, cpus = %wanted.cpus, mems = %wanted.mems, "systemd is to be told");
         let untold = Untold { unit, cpuset: wanted.clone(), why: None };
         self.untold().insert(check.container_id.clone(), untold);
     }
@@ -109,7 +110,12 @@ impl Systemd {
     /// What was noted is told only while it is what is wanted: otherwise somebody else has the word.
     pub(super) fn forget_outdated(&self, check: &Check) {
         let mut untold = self.untold();
-        if untold.get(&check.container_id).is_some_and(|told| check.wanted.as_ref() != Some(&told.cpuset)) {
+        let wanted = check.wanted.clone().unwrap_or_default();
+        let is_other = |told: &str, wanted: &str| !told.is_empty() && told != wanted;
+        if untold.get(&check.container_id).is_some_and(|told| {
+            is_other(&told.cpuset.cpus, &wanted.cpus) || is_other(&told.cpuset.mems, &wanted.mems)
+        }) {
+            tracing::debug!(container = %check.container_id, wanted = ?check.wanted, "what systemd was to be told is outdated");
             untold.remove(&check.container_id);
         }
     }
@@ -131,6 +137,7 @@ impl Systemd {
             let due = this.untold().clone();
             for (id, told) in due {
                 let outcome = this.allow(&told.unit, &told.cpuset.cpus, &told.cpuset.mems);
+                tracing::debug!(unit = %told.unit, cpus = %told.cpuset.cpus, mems = %told.cpuset.mems, ?outcome, "systemd was told");
                 let mut untold = this.untold();
                 // Something else may have been written meanwhile.
                 if untold.get(&id) != Some(&told) {
