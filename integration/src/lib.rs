@@ -18,6 +18,7 @@ pub mod imitation;
 pub mod kubernetes;
 pub mod lab;
 pub mod lateness;
+pub mod machine;
 pub mod mesh;
 pub mod pages;
 pub mod plugin;

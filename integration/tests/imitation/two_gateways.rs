@@ -105,14 +105,7 @@ async fn n11_two_processes_in_bypass_mode_hand_over_and_take_back() {
     let mut runtime = Imitation::start(folder.path(), Setup::default()).await.unwrap();
     let kubelet = ListingKubelet::start().await.unwrap();
     let dedicated = run_listed(&mut runtime, &kubelet, "db", "dedicated_cores", 1000).await;
-    let endpoint = format!("kubelet.endpoint={}", kubelet.endpoint());
-    let settings = [
-        ("nri-gateway", "mode=bypass"),
-        ("nri-gateway", "bypass_scan_ms=100"),
-        ("meta-server", endpoint.as_str()),
-        ("meta-server", "kubelet.period_ms=1000"),
-    ];
-    let mut world = World::start_with(folder.path(), runtime, &settings).await;
+    let mut world = in_bypass(folder.path(), runtime, &kubelet).await;
     let logs = tempfile::tempdir().unwrap();
     let old = world.mesh.pid("nri-gateway").unwrap();
     serves(&world, old, "bypass").await;
@@ -150,14 +143,7 @@ async fn a_killed_gateway_in_bypass_mode_finds_what_came_and_went() {
     let mut runtime = Imitation::start(folder.path(), Setup::default()).await.unwrap();
     let kubelet = ListingKubelet::start().await.unwrap();
     let resident = run_listed(&mut runtime, &kubelet, "web", "shared_cores", 50).await;
-    let endpoint = format!("kubelet.endpoint={}", kubelet.endpoint());
-    let settings = [
-        ("nri-gateway", "mode=bypass"),
-        ("nri-gateway", "bypass_scan_ms=100"),
-        ("meta-server", endpoint.as_str()),
-        ("meta-server", "kubelet.period_ms=1000"),
-    ];
-    let mut world = World::start_with(folder.path(), runtime, &settings).await;
+    let mut world = in_bypass(folder.path(), runtime, &kubelet).await;
     world.mesh.kill("nri-gateway").await.unwrap();
     let dedicated = run_listed(&mut world.runtime, &kubelet, "db", "dedicated_cores", 1000).await;
     world.mesh.start("nri-gateway").unwrap();
@@ -231,4 +217,16 @@ async fn run_listed(
     runtime.start_container(&container).await.unwrap();
     kubelet.list(&pod, milli_cpu, Some(&container));
     Running { pod, sandbox, container }
+}
+
+/// The services on a runtime that nobody speaks NRI with: pods are known from the kubelet's list.
+async fn in_bypass(folder: &Path, runtime: Imitation, kubelet: &ListingKubelet) -> World<Imitation> {
+    let endpoint = format!("kubelet.endpoint={}", kubelet.endpoint());
+    let settings = [
+        ("nri-gateway", "mode=bypass"),
+        ("nri-gateway", "bypass_scan_ms=100"),
+        ("meta-server", endpoint.as_str()),
+        ("meta-server", "kubelet.period_ms=1000"),
+    ];
+    World::start_with(folder, runtime, &settings).await
 }
