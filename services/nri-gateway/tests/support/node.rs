@@ -114,6 +114,10 @@ impl Cgroups {
         self.fixture.set(Controller::Cpuset, &self.path(id), "cpuset.cpus", &format!("{cpus}\n")).unwrap();
     }
 
+    pub fn write_mems(&self, id: &str, mems: &str) {
+        self.fixture.set(Controller::Cpuset, &self.path(id), "cpuset.mems", &format!("{mems}\n")).unwrap();
+    }
+
     pub fn read(&self, id: &str) -> String {
         let file = self.fixture.dir(Controller::Cpuset, &self.path(id)).join("cpuset.cpus");
         std::fs::read_to_string(file).unwrap().trim().to_owned()
