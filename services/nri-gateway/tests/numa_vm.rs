@@ -305,7 +305,8 @@ async fn a_cgroup_above_that_somebody_narrows_is_widened_within_kubepods_and_tol
         (read("kubelet", "cpuset.cpus"), read("kubelet/kubepods/podd/d1", "cpuset.cpus")),
         ("0-1".into(), "3".into())
     );
-    write("kubelet", "cpuset.cpus", "\n").unwrap();
+    // One that is in use cannot be emptied.
+    write("kubelet", "cpuset.cpus", &read("", "cpuset.cpus.effective")).unwrap();
     says("the process", "3", || allowed(pid, "Cpus_allowed_list")).await;
     marked(&node, "d1", &[]).await;
     node.stop_first().await;
