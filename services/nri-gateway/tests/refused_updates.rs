@@ -111,3 +111,21 @@ async fn memory_nodes_are_written_where_the_runtime_refuses_every_update() {
     until("as decided", async || (node.cgroups.file("d1", "cpuset.mems") == "0").then_some(())).await;
     assert!(node.fact("runtime_updates").await.contains("boom"));
 }
+
+/// No runtime writes above a container: whatever it answers, the pod is widened past it.
+#[actix::test]
+async fn a_pod_that_somebody_narrows_under_a_session_is_widened() {
+    for version in ["v2.4.0", "v2.1.9"] {
+        let (node, session) = Node::up_with(version).await;
+        node.run(&session, &pod("d", "dedicated_cores"), "d1").await.unwrap();
+        node.kernel_says("d1", "3").await;
+        until("settled", async || node.listed("d1").await.marks.is_empty().then_some(())).await;
+        node.cgroups.narrow_pod("d1", "0");
+        let pod = node.dir.path().join("host/sys/fs/cgroup/kubepods/podd/cpuset.cpus");
+        until("the pod is widened", async || {
+            (std::fs::read_to_string(&pod).unwrap().trim() == "0,3").then_some(())
+        })
+        .await;
+        assert_eq!(node.cgroups.read("d1"), "3", "{version}");
+    }
+}
