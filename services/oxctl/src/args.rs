@@ -43,7 +43,8 @@ pub(crate) enum Output {
 pub(crate) enum Command {
     /// Every service: version, whether it is ready, what it waits for.
     Status,
-    /// What stands in the way, and what to do: the services, the runtime's settings, other CPU managers, the tree of cgroups.
+    /// What stands in the way, and what to do: the services, the runtime's settings, other CPU managers, the tree of cgroups, marked
+    /// containers; with -o wide nothing is cut.
     Doctor,
     /// Pods and containers: QoS level, CPUs, memory nodes, exclusive or shared, since when, by whom.
     Pods,
@@ -73,7 +74,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// NAMESPACE/NAME or uid.
+    /// NAMESPACE/NAME, uid, or a name that only one namespace has.
     #[arg(value_name = "POD")]
     pub(crate) pod: Option<String>,
     /// Refusals only.

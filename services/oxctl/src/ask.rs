@@ -138,7 +138,7 @@ async fn status(peers: &Peers, output: Output) -> Result<Answer, AskError> {
 async fn doctor(peers: &Peers, output: Output) -> Result<Answer, AskError> {
     let (services, found) = tokio::join!(statuses(peers), peers.diagnose());
     let view = DoctorView::new(services, found);
-    answer(&view, output, |_| view.render(), Vec::new(), view.told())
+    answer(&view, output, |wide| view.render(wide), Vec::new(), view.told())
 }
 
 /// At once: the whole takes one deadline, not one for each service.
