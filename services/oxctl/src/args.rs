@@ -131,13 +131,16 @@ pub(crate) struct MetricsArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MetricsAction {
+    /// All that can be measured: unit, sources, and why a source never tells it; as --list.
+    List,
     /// Every source: period, last pass, health.
     Sources,
     /// Measurements, once.
     Get(Selection),
     /// Measurements as they change, until interrupted.
     Watch(Selection),
-    /// CPU, memory, throttling and pressure of every pod, the busiest first; on a terminal over and over until interrupted.
+    /// The node, and CPU, memory, throttling and pressure of every pod, the busiest first; on a terminal over and over until
+    /// interrupted.
     Top(TopArgs),
     /// Current values as OpenTelemetry's JSON, under the names of its conventions, to be posted to a collector's /v1/metrics.
     Export,

@@ -77,6 +77,19 @@ pub(super) struct Hands {
     pub(super) failure: Option<Arc<str>>,
 }
 
+// === impl Hands ===
+
+impl Hands {
+    /// A file says what cannot be.
+    pub(super) fn nonsense(&mut self, metric: &str, value: f64, id: &Id) {
+        self.failed_files += 1;
+        self.failure.get_or_insert_with(|| {
+            let whose = if id.cgroup.is_empty() { String::new() } else { format!(" (cgroup {})", id.cgroup) };
+            format!("{metric} is said to be {value}, which cannot be{whose}").into()
+        });
+    }
+}
+
 // === impl Progress ===
 
 impl Progress {
