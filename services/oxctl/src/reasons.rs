@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use oxalyst_planner::decision::{Given, Recording, RecordingError, Replay, Step, decide};
 use oxalyst_planner::pods::PodRequest;
 use oxalyst_proto::orm::v1::{
-    Decision, DecisionEntry, ListDecisionsRequest, RecordingFrame, recording_frame::Frame,
+    Decision, DecisionEntry, ListDecisionsRequest, RecordingEnd, RecordingFrame, recording_frame::Frame,
 };
 
 use crate::args::{ExplainArgs, Output, WhatIfArgs};
@@ -194,13 +194,19 @@ fn text(path: &Path) -> std::io::Result<String> {
 }
 
 pub(crate) async fn record(peers: &Peers, path: &Path, output: Output) -> Result<Answer, AskError> {
+    // The orm waits for what is decided and not written yet, for a second in each answer at most: two answers.
+    peers.decisions(ListDecisionsRequest { limit: 1, ..ListDecisionsRequest::default() }).await?;
     let mut stream = peers.record().await?;
+    let mut missing = Vec::new();
     let mut recording = Recording { written_by: String::new(), frames: Vec::new() };
     let mut is_whole = false;
     while let Some(RecordingFrame { frame }) = peers.next_frame(&mut stream).await? {
         match frame {
             Some(Frame::Head(head)) => recording.written_by = head.written_by,
-            Some(Frame::End(end)) => is_whole = end.frames == recording.frames.len() as u64,
+            Some(Frame::End(end)) => {
+                is_whole = end.frames == recording.frames.len() as u64;
+                missing = left_out(&end);
+            }
             Some(frame) => recording.frames.push(frame),
             // Something that a later orm tells and that cannot be understood here.
             None => {}
@@ -213,7 +219,25 @@ pub(crate) async fn record(peers: &Peers, path: &Path, output: Output) -> Result
     let bytes = recording.encode();
     recorded::write(path, &bytes).map_err(ReasonError::Recorded)?;
     let view = RecordView::new(path, &recording, bytes.len());
-    answer(&view, output, |_| view.render(), Vec::new(), Told::Well)
+    let told = Told::well_if(missing.is_empty());
+    answer(&view, output, |_| view.render(), missing, told)
+}
+
+/// What a recording lacks, a line for each reason.
+fn left_out(end: &RecordingEnd) -> Vec<String> {
+    let lost = (end.lost > 0).then(|| {
+        format!(
+            "the recording lacks {} decisions that orm could not keep since it started: too many came at once",
+            end.lost
+        )
+    });
+    let waiting = (end.waiting > 0).then(|| {
+        format!(
+            "the recording lacks {} decisions that are made and not written yet: record again in a moment",
+            end.waiting
+        )
+    });
+    lost.into_iter().chain(waiting).collect()
 }
 
 pub(crate) fn replay(path: &Path, output: Output) -> Result<Answer, AskError> {
