@@ -138,7 +138,7 @@ fn nothing_about(since: Option<i64>, kept: Kept) -> String {
 }
 
 pub(crate) async fn what_if(peers: &Peers, args: &WhatIfArgs, output: Output) -> Result<Answer, AskError> {
-    let pod = asked(args)?;
+    let (pod, passed_over) = asked(args)?;
     let step = Step::AdmitSpec(pod);
     let decision = match &args.recorded {
         None => peers.what_if(step.encode()).await?,
@@ -147,7 +147,7 @@ pub(crate) async fn what_if(peers: &Peers, args: &WhatIfArgs, output: Output) ->
     let told = Told::well_if(decision.refused.is_none());
     let entry = DecisionEntry { decision: Some(decision), times: 1, ..DecisionEntry::default() };
     let view = DecisionsView::new(vec![entry], Form::Pages);
-    answer(&view, output, |_| view.render(), Vec::new(), told)
+    answer(&view, output, |_| view.render(), passed_over, told)
 }
 
 fn on_record(path: &Path, step: &Step) -> Result<Decision, ReasonError> {
@@ -162,7 +162,8 @@ fn on_record(path: &Path, step: &Step) -> Result<Decision, ReasonError> {
     Ok(decide(given, step).decision)
 }
 
-fn asked(args: &WhatIfArgs) -> Result<PodRequest, ReasonError> {
+/// What is asked for, and what of the manifest is not looked at.
+fn asked(args: &WhatIfArgs) -> Result<(PodRequest, Vec<String>), ReasonError> {
     let pairs = |texts: &[String]| texts.iter().map(|text| pair(text)).collect::<Result<Vec<_>, _>>();
     let mut manifest = match &args.manifest {
         Some(path) => {
@@ -178,10 +179,12 @@ fn asked(args: &WhatIfArgs) -> Result<PodRequest, ReasonError> {
     };
     manifest.annotate(pairs(&args.annotations)?);
     manifest.label(pairs(&args.labels)?);
-    manifest.request(now_unix_ms()).map_err(|source| match &args.manifest {
+    let passed_over = manifest.passed_over();
+    let request = manifest.request(now_unix_ms()).map_err(|source| match &args.manifest {
         Some(path) => ReasonError::Manifest { path: path.clone(), source },
         None => ReasonError::Flags(source),
-    })
+    })?;
+    Ok((request, passed_over))
 }
 
 fn text(path: &Path) -> std::io::Result<String> {
