@@ -14,13 +14,17 @@ use crate::quantity::{self, QuantityError};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManifestError {
     #[error("it is no YAML: {0}")]
-    Yaml(#[from] serde_yaml_ng::Error),
+    Yaml(serde_yaml_ng::Error),
+    #[error("it is YAML and no Pod: {0}")]
+    Shape(serde_yaml_ng::Error),
     #[error("it holds more than one document: give the Pod alone, without a further ---")]
     Several,
     #[error("it holds {0:?} and not a Pod: give a Pod, or the template of what makes Pods")]
     Kind(String),
     #[error("the pod has no containers")]
     Empty,
+    #[error("two of its containers are named {0:?}: give each a name of its own, init containers too")]
+    Twice(String),
     #[error("container {container}: {source}")]
     Quantity { container: String, source: QuantityError },
     #[error("{0:?} is no QoS level: write dedicated, shared, reclaimed or system")]
@@ -104,8 +108,13 @@ impl Manifest {
     /// Reads YAML, of which JSON is a part.
     pub(crate) fn read(text: &str) -> Result<Self, ManifestError> {
         let manifest: Self = match serde_yaml_ng::from_str(text) {
+            Ok(manifest) => manifest,
             Err(_) if is_of_several_documents(text) => return Err(ManifestError::Several),
-            read => read?,
+            Err(error) => {
+                let is_yaml = serde_yaml_ng::from_str::<serde_yaml_ng::Value>(text).is_ok();
+                let because = if is_yaml { ManifestError::Shape } else { ManifestError::Yaml };
+                return Err(because(error));
+            }
         };
         match manifest.kind.as_str() {
             "Pod" => Ok(manifest),
@@ -144,8 +153,39 @@ impl Manifest {
         self.metadata.labels.get_or_insert_default().extend(more);
     }
 
+    /// What it asks for and planning does not look at, a line for each container and resource.
+    pub(crate) fn passed_over(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for own in self.containers() {
+            for name in own.passed_over() {
+                let name = name.escape_default();
+                lines.push(format!(
+                    "container {}: {name} is not looked at: CPUs, memory and huge pages are planned here, other resources by the \
+                     scheduler and their device plugins",
+                    own.name.escape_default()
+                ));
+            }
+        }
+        lines
+    }
+
+    fn containers(&self) -> impl Iterator<Item = &ContainerSpec> {
+        self.spec.init_containers.iter().chain(&self.spec.containers).flatten()
+    }
+
+    /// A name that two containers have.
+    fn named_twice(&self) -> Option<String> {
+        let mut names = BTreeSet::new();
+        self.containers()
+            .find(|own| !own.name.is_empty() && !names.insert(&own.name))
+            .map(|own| own.name.clone())
+    }
+
     /// What the pod would ask for if it came now, as nobody whom the node knows.
     pub(crate) fn request(self, now_unix_ms: i64) -> Result<PodRequest, ManifestError> {
+        if let Some(name) = self.named_twice() {
+            return Err(ManifestError::Twice(name));
+        }
         let Metadata { name, namespace, labels, annotations } = self.metadata;
         let (labels, annotations) = (labels.unwrap_or_default(), annotations.unwrap_or_default());
         let (init, app) =
@@ -267,6 +307,14 @@ impl ContainerSpec {
         Ok(pages)
     }
 
+    /// Names of resources that decide nothing here.
+    fn passed_over(&self) -> BTreeSet<&str> {
+        let resources = self.resources.iter();
+        let told = resources.flat_map(|own| [own.limits.as_ref(), own.requests.as_ref()]).flatten().flatten();
+        let names = told.map(|(name, _)| name.as_str());
+        names.filter(|name| !["cpu", "memory"].contains(name) && !name.starts_with("hugepages-")).collect()
+    }
+
     fn wrong(&self, source: QuantityError) -> ManifestError {
         ManifestError::Quantity { container: self.name.clone(), source }
     }
@@ -298,6 +346,7 @@ impl Scalar {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const POD: &str = r#"
 apiVersion: v1
@@ -377,10 +426,66 @@ spec:
         assert!(wrong("kind: Deployment").contains("\"Deployment\""));
         assert!(wrong("kind: Pod\n---\nkind: Pod\n").starts_with("it holds more than one document"));
         assert!(wrong("kind: [").starts_with("it is no YAML"));
+        assert!(wrong("{kind: Pod, spec: {containers: 7}}").starts_with("it is YAML and no Pod"));
+        let twice = "{kind: Pod, spec: {initContainers: [{name: a}], containers: [{name: b}, {name: a}]}}";
+        assert!(wrong(twice).starts_with("two of its containers are named \"a\""));
         assert_eq!(wrong("kind: Pod"), "the pod has no containers");
         let text = "{kind: Pod, spec: {containers: [{name: a, resources: {requests: {cpu: many}}}]}}";
         assert!(wrong(text).starts_with("container a: \"many\" is no quantity of CPU"));
         assert!(level("gold").is_err() && level("shared_cores").is_ok());
         assert!(pair("key").is_err());
+    }
+
+    #[test]
+    fn huge_pages_are_read_and_what_is_passed_over_is_told() {
+        let text = r#"{kind: Pod, spec: {
+            initContainers: [{name: init, resources: {requests: {ephemeral-storage: 1Gi}}}],
+            containers: [{name: gpu, resources: {
+                limits: {nvidia.com/gpu: 2, hugepages-2Mi: 64Mi, memory: 1Gi}, requests: {nvidia.com/gpu: 2, cpu: 1}}}]}}"#;
+        let manifest = Manifest::read(text).unwrap();
+        let told = manifest.passed_over();
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].starts_with("container init: ephemeral-storage is not looked at"));
+        assert!(told[1].starts_with("container gpu: nvidia.com/gpu is not looked at"));
+        let pod = manifest.request(0).unwrap();
+        assert_eq!(pod.containers[1].huge_pages, [(Bytes(2 << 20), Bytes(64 << 20))].into());
+        assert_eq!(Manifest::read(POD).unwrap().passed_over(), [""; 0]);
+    }
+
+    /// Words of a manifest, and others; put together in any order they are mostly no manifest, and never a panic.
+    fn words() -> impl Strategy<Value = String> {
+        let word = prop_oneof![
+            8 => prop::sample::select(vec![
+                "kind: Pod", "spec:", "metadata:", "containers:", "initContainers:", "- name: a", "resources:", "limits:",
+                "requests:", "cpu: ", "memory: ", "hugepages-2Mi: ", "annotations:", "labels:", "priority: ", "{", "}", "[", "]", ",", "\n", "  ",
+                "\n  ", "\n    ", "&a ", "*a", "---", "~", "'", "\"", "18446744073709551615", "-1", "1e18", "1e999", ".nan", "99999999999999999999Ei",
+                "restartPolicy: Always", "!!binary ", "? ", "| ", "katalyst.kubewharf.io/memory_enhancement: ",
+            ]).prop_map(str::to_owned),
+            1 => any::<String>(),
+        ];
+        prop::collection::vec(word, 0..40).prop_map(|words| words.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn whatever_the_text_it_is_a_pod_or_an_error(text in words()) {
+            if let Ok(manifest) = Manifest::read(&text) {
+                let _ = manifest.passed_over();
+                let _ = manifest.request(0);
+            }
+        }
+
+        #[test]
+        fn whatever_the_amounts_they_are_a_pod_or_an_error(
+            amounts in prop::collection::vec(("(cpu|memory|hugepages-(2Mi|0|1Gi|x)|a/b)", "[0-9]{0,22}[.]?[0-9]{0,3}(m|Ki|Ei|E|e[+-]?[0-9]{1,3}|)"), 0..6),
+        ) {
+            let amounts: BTreeMap<_, _> = amounts.into_iter().collect();
+            let resources = serde_json::json!({ "requests": amounts, "limits": amounts });
+            let containers = serde_json::json!([{ "name": "a", "resources": resources }, { "name": "b", "resources": resources }]);
+            let pod = serde_json::json!({ "kind": "Pod", "spec": { "containers": containers, "initContainers": [] } });
+            let _ = Manifest::read(&pod.to_string()).unwrap().request(0);
+        }
     }
 }

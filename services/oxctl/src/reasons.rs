@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use oxalyst_planner::decision::{Given, Recording, RecordingError, Replay, Step, decide};
 use oxalyst_planner::pods::PodRequest;
 use oxalyst_proto::orm::v1::{
-    Decision, DecisionEntry, ListDecisionsRequest, RecordingFrame, recording_frame::Frame,
+    Decision, DecisionEntry, ListDecisionsRequest, RecordingEnd, RecordingFrame, recording_frame::Frame,
 };
 
 use crate::args::{ExplainArgs, Output, WhatIfArgs};
@@ -175,7 +175,7 @@ fn nothing_about(since: Option<i64>, kept: Kept) -> String {
 }
 
 pub(crate) async fn what_if(peers: &Peers, args: &WhatIfArgs, output: Output) -> Result<Answer, AskError> {
-    let pod = asked(args)?;
+    let (pod, passed_over) = asked(args)?;
     let step = Step::AdmitSpec(pod);
     let decision = match &args.recorded {
         None => peers.what_if(step.encode()).await?,
@@ -184,7 +184,7 @@ pub(crate) async fn what_if(peers: &Peers, args: &WhatIfArgs, output: Output) ->
     let told = Told::well_if(decision.refused.is_none());
     let entry = DecisionEntry { decision: Some(decision), times: 1, ..DecisionEntry::default() };
     let view = DecisionsView::new(vec![entry], Form::Pages);
-    answer(&view, output, |_| view.render(), Vec::new(), told)
+    answer(&view, output, |_| view.render(), passed_over, told)
 }
 
 fn on_record(path: &Path, step: &Step) -> Result<Decision, ReasonError> {
@@ -199,7 +199,8 @@ fn on_record(path: &Path, step: &Step) -> Result<Decision, ReasonError> {
     Ok(decide(given, step).decision)
 }
 
-fn asked(args: &WhatIfArgs) -> Result<PodRequest, ReasonError> {
+/// What is asked for, and what of the manifest is not looked at.
+fn asked(args: &WhatIfArgs) -> Result<(PodRequest, Vec<String>), ReasonError> {
     let pairs = |texts: &[String]| texts.iter().map(|text| pair(text)).collect::<Result<Vec<_>, _>>();
     let mut manifest = match &args.manifest {
         Some(path) => {
@@ -215,10 +216,12 @@ fn asked(args: &WhatIfArgs) -> Result<PodRequest, ReasonError> {
     };
     manifest.annotate(pairs(&args.annotations)?);
     manifest.label(pairs(&args.labels)?);
-    manifest.request(now_unix_ms()).map_err(|source| match &args.manifest {
+    let passed_over = manifest.passed_over();
+    let request = manifest.request(now_unix_ms()).map_err(|source| match &args.manifest {
         Some(path) => ReasonError::Manifest { path: path.clone(), source },
         None => ReasonError::Flags(source),
-    })
+    })?;
+    Ok((request, passed_over))
 }
 
 fn text(path: &Path) -> std::io::Result<String> {
@@ -231,13 +234,19 @@ fn text(path: &Path) -> std::io::Result<String> {
 }
 
 pub(crate) async fn record(peers: &Peers, path: &Path, output: Output) -> Result<Answer, AskError> {
+    // The orm waits for what is decided and not written yet, for a second in each answer at most: two answers.
+    peers.decisions(ListDecisionsRequest { limit: 1, ..ListDecisionsRequest::default() }).await?;
     let mut stream = peers.record().await?;
+    let mut missing = Vec::new();
     let mut recording = Recording { written_by: String::new(), frames: Vec::new() };
     let mut is_whole = false;
     while let Some(RecordingFrame { frame }) = peers.next_frame(&mut stream).await? {
         match frame {
             Some(Frame::Head(head)) => recording.written_by = head.written_by,
-            Some(Frame::End(end)) => is_whole = end.frames == recording.frames.len() as u64,
+            Some(Frame::End(end)) => {
+                is_whole = end.frames == recording.frames.len() as u64;
+                missing = left_out(&end);
+            }
             Some(frame) => recording.frames.push(frame),
             // Something that a later orm tells and that cannot be understood here.
             None => {}
@@ -250,7 +259,25 @@ pub(crate) async fn record(peers: &Peers, path: &Path, output: Output) -> Result
     let bytes = recording.encode();
     recorded::write(path, &bytes).map_err(ReasonError::Recorded)?;
     let view = RecordView::new(path, &recording, bytes.len());
-    answer(&view, output, |_| view.render(), Vec::new(), Told::Well)
+    let told = Told::well_if(missing.is_empty());
+    answer(&view, output, |_| view.render(), missing, told)
+}
+
+/// What a recording lacks, a line for each reason.
+fn left_out(end: &RecordingEnd) -> Vec<String> {
+    let lost = (end.lost > 0).then(|| {
+        format!(
+            "the recording lacks {} decisions that orm could not keep since it started: too many came at once",
+            end.lost
+        )
+    });
+    let waiting = (end.waiting > 0).then(|| {
+        format!(
+            "the recording lacks {} decisions that are made and not written yet: record again in a moment",
+            end.waiting
+        )
+    });
+    lost.into_iter().chain(waiting).collect()
 }
 
 pub(crate) fn replay(path: &Path, output: Output) -> Result<Answer, AskError> {

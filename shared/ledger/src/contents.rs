@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::Change;
-use crate::record::Record;
+use crate::record::{Header, Record};
 
 /// Everything a ledger holds at one generation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -68,6 +68,17 @@ impl Contents {
 
     pub(crate) fn digest(&self) -> u64 {
         self.digest
+    }
+
+    /// What a mark says of a journal that has come to here.
+    pub(crate) fn end(&self) -> Header {
+        Header { generation: self.generation, chain: self.chain }
+    }
+
+    /// The same under a generation after `told`, which others may have heard of: it never comes to mean something else.
+    pub(crate) fn pass(&mut self, told: u64) {
+        self.chain = crc32c::crc32c_append(self.chain, &told.to_le_bytes());
+        self.generation = told.saturating_add(1);
     }
 }
 

@@ -5,10 +5,10 @@
 //! which holds the materialised state. [`Ledger::open`] compares them.
 //!
 //! ```text
-//! <folder>/lock                 flock and process id of the one owner
+//! <folder>/lock                 flock and process id of the one owner, and how far the newest journal has come
 //! <folder>/store/journal-<g>    change sets after generation g; the one before is kept
 //! <folder>/store/snapshot-<g>   everything at generation g; the one before is kept
-//! <folder>/store/mark           how far the newest journal has come; not synced
+//! <folder>/store/mark           the same; neither is synced with a commit
 //! <folder>/store/sled/          the materialised state, with a manifest in each batch
 //! <folder>/store.bad-<g>/       what was damaged (all of it, or sled alone) when the ledger came back at generation g
 //! ```
@@ -41,7 +41,7 @@ use journal::Journal;
 use lock::Lock;
 use mark::Mark;
 use open::{Parts, journal_path, numbered, snapshot_path};
-use record::{Header, Record};
+use record::Record;
 use store::Store;
 
 pub use disk::DiskError;
@@ -112,6 +112,8 @@ pub enum Witness {
     Sled,
     /// The state at the start of a journal.
     Snapshot,
+    /// How far the journal had come: in the lock file, and in the store.
+    Mark,
 }
 
 /// Why a ledger could not be opened. Damage is no reason.
@@ -192,10 +194,8 @@ impl Ledger {
             Err(e) => return Err(at("creating the folder", root)(e).into()),
         }
         let lock_path = root.join("lock");
-        // Where there was an owner there was a store: if that is missing, somebody removed it.
-        let owned_before = lock_path.exists();
-        let lock = Lock::take(&lock_path)?;
-        let Parts { dir, journal, store, contents, opened } = open::open(root, &options, owned_before)?;
+        let mut lock = Lock::take(&lock_path)?;
+        let Parts { dir, journal, store, contents, opened } = open::open(root, &options, &mut lock)?;
         let mark = Mark::new(&dir);
         Ok((Self { dir, journal, mark, store, contents, options, rebuilt: 0, lock }, opened))
     }
@@ -231,6 +231,8 @@ impl Ledger {
         reach(Step::CommitBegun);
         self.journal.append(&bytes)?;
         self.contents.apply(&record);
+        self.lock.set(self.contents.end());
+        reach(Step::LockMarked);
         self.mark.set(&self.contents);
         reach(Step::Marked);
         self.store.apply(&self.contents, record.changes.iter().map(Change::key));
@@ -248,6 +250,7 @@ impl Ledger {
     pub fn flush(&mut self) -> Result<(), FlushError> {
         self.stay_in_place()?;
         if self.store.is_dirty() {
+            self.lock.sync();
             self.mark.sync();
             let flushed = self.store.flush(&self.contents);
             if !flushed.map_err(|why| FlushError::Sled { path: self.dir.clone(), why })? {
@@ -269,7 +272,7 @@ impl Ledger {
     /// A snapshot, read back, and then a fresh journal that goes on from it; the pair before is kept.
     fn cut_journal(&mut self) -> Result<(), DiskError> {
         let generation = self.contents.generation;
-        let header = Header { generation, chain: self.contents.chain };
+        let header = self.contents.end();
         let path = snapshot_path(&self.dir, generation);
         disk::write_whole(&path, &snapshot::encode(&self.contents))?;
         let bytes = std::fs::read(&path).map_err(at("reading", &path))?;
@@ -352,12 +355,13 @@ impl fmt::Display for Damage {
 // === impl Witness ===
 
 impl Witness {
-    /// A stable name: "journal", "sled", "snapshot".
+    /// A stable name: "journal", "sled", "snapshot", "mark".
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Journal => "journal",
             Self::Sled => "sled",
             Self::Snapshot => "snapshot",
+            Self::Mark => "mark",
         }
     }
 }

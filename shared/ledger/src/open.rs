@@ -7,7 +7,8 @@ use crate::contents::Contents;
 use crate::disk::{DiskError, at, remove_drafts, sync_dir, write_whole};
 use crate::fault::{Step, reach};
 use crate::journal::{Journal, Scan};
-use crate::mark::Mark;
+use crate::lock::{Former, Lock};
+use crate::mark::{self, Mark, Said};
 use crate::record::{HEADER_LEN, Header};
 use crate::snapshot;
 use crate::store::{Found, Store, attempts_path};
@@ -30,50 +31,57 @@ pub(crate) struct Parts {
     pub(crate) opened: Opened,
 }
 
-/// Opens what is in `root`. `owned_before`: a ledger was there once, so that a missing store is a damage.
-pub(crate) fn open(root: &Path, options: &Options, owned_before: bool) -> Result<Parts, OpenError> {
+/// Opens what is in `root`, of which the lock is held.
+pub(crate) fn open(root: &Path, options: &Options, lock: &mut Lock) -> Result<Parts, OpenError> {
     let dir = root.join(STORE);
     let draft = root.join(DRAFT);
-    let mut missing = false;
-    if !exists(&dir)? {
-        // A rebuilt folder is complete before the damaged one is put aside: a crash between both steps leaves only the draft.
+    if exists(&dir)? {
         if exists(&draft)? {
-            std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
-            sync_dir(root)?;
-        } else {
-            build(root, &Contents::default())?;
-            std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
-            sync_dir(root)?;
-            missing = owned_before;
+            std::fs::remove_dir_all(&draft).map_err(at("removing", &draft))?;
         }
-    } else if exists(&draft)? {
-        std::fs::remove_dir_all(&draft).map_err(at("removing", &draft))?;
+    } else if is_whole(&draft)? {
+        // A rebuilt folder is complete before the damaged one is put aside: a crash between both steps leaves only the draft.
+        std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
+        sync_dir(root)?;
+    } else if lock.tells_of_commits() {
+        let verdict = nothing_left("the store is gone: this starts from nothing".to_owned(), lock);
+        return rebuild(root, verdict, options, lock);
+    } else {
+        // Before the store has its name: a store that has one has had both marks ever since.
+        lock.establish(Header { generation: 0, chain: 0 })?;
+        build(root, &Contents::default())?;
+        std::fs::rename(&draft, &dir).map_err(at("renaming", &draft))?;
+        sync_dir(root)?;
     }
     if !dir.is_dir() {
-        let damage = vec![Damage::new(Witness::Journal, format!("{} is no folder", dir.display()))];
-        let verdict = Verdict { contents: Contents::default(), damage, replayed: 0, torn: false };
-        return rebuild(root, verdict, options);
+        let verdict = nothing_left(format!("{} is no folder", dir.display()), lock);
+        return rebuild(root, verdict, options, lock);
     }
-    let (store, evidence) = gather(&dir, options)?;
+    let (store, evidence) = gather(&dir, options, lock)?;
     let verdict = evidence.judge();
     if verdict.damage.is_empty() {
-        let mut parts = go_on(dir, store, evidence, verdict)?;
-        if missing {
-            let detail = "the store is gone: this starts from nothing".to_owned();
-            parts.opened.damage.push(Damage::new(Witness::Journal, detail));
-        }
-        return Ok(parts);
+        return go_on(dir, store, evidence, verdict, lock);
     }
     drop(store);
     // sled is made of what the journal has, so a sound journal goes on as it is. This needs no room: a full disk is what damages
     // sled most often.
     match verdict.damage.iter().all(|d| d.witness == Witness::Sled) {
-        true => replace_sled(root, dir, options, evidence, verdict),
-        false => rebuild(root, verdict, options),
+        true => replace_sled(root, dir, options, evidence, verdict, lock),
+        false => rebuild(root, verdict, options, lock),
     }
 }
 
-fn gather(dir: &Path, options: &Options) -> Result<(Store, Evidence), OpenError> {
+/// What to go on with where no store is.
+fn nothing_left(what: String, lock: &Lock) -> Verdict {
+    let mut contents = Contents::default();
+    if let Former::Marked(end) = lock.former() {
+        contents.pass(end.generation);
+    }
+    let damage = vec![Damage::new(Witness::Journal, what)];
+    Verdict { contents, damage, replayed: 0, torn: false }
+}
+
+fn gather(dir: &Path, options: &Options, lock: &Lock) -> Result<(Store, Evidence), OpenError> {
     remove_drafts(dir)?;
     let mut journals = BTreeMap::new();
     let mut snapshots = BTreeMap::new();
@@ -92,9 +100,9 @@ fn gather(dir: &Path, options: &Options) -> Result<(Store, Evidence), OpenError>
         };
         snapshots.insert(generation, contents);
     }
-    let mark = Mark::read(dir);
+    let marks = mark::read(dir, lock);
     let (store, sled) = Store::open(&dir.join(SLED), options.reopen_backoff);
-    Ok((store, Evidence { journals, snapshots, mark, sled }))
+    Ok((store, Evidence { journals, snapshots, marks, sled }))
 }
 
 /// A file's bytes; `None` where the disk or its permissions do not give them, which is damage like any other. What may pass (too
@@ -109,17 +117,45 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, DiskError> {
     }
 }
 
-fn go_on(dir: PathBuf, mut store: Store, evidence: Evidence, verdict: Verdict) -> Result<Parts, OpenError> {
+fn go_on(
+    dir: PathBuf,
+    mut store: Store,
+    evidence: Evidence,
+    verdict: Verdict,
+    lock: &mut Lock,
+) -> Result<Parts, OpenError> {
     let Verdict { contents, damage, replayed, torn } = verdict;
     let (start, scan) = evidence.journals.last_key_value().unzip();
     let path = journal_path(&dir, start.copied().unwrap_or(0));
     let journal = Journal::open(&path, scan.map_or(0, |s| s.sound_len))?;
+    bring_up_marks(&dir, evidence.marks, &contents, lock);
     if evidence.sled != Found::Sound(contents.clone()) {
         store.bring_to(&contents);
     }
     let opened =
         Opened { generation: contents.generation, replayed, torn_tail: torn, damage, quarantined: None };
     Ok(Parts { dir, journal, store, contents, opened })
+}
+
+/// Before sled is brought up, which they are never behind. A disk that refuses is no reason not to open.
+fn bring_up_marks(dir: &Path, found: [Said; 2], contents: &Contents, lock: &mut Lock) {
+    let [beside, within] = found;
+    let now = Said::End(contents.end());
+    let has_mark = match within {
+        _ if within == now => true,
+        // Where it is, so that it needs no room.
+        Said::End(_) => {
+            let mut mark = Mark::new(dir);
+            mark.set(contents);
+            mark.sync();
+            true
+        }
+        Said::Nothing | Said::Flaw(_) => mark::create(dir, contents).is_ok(),
+    };
+    // The lock file's makes it a folder of this version, which has both.
+    if has_mark && beside != now {
+        let _ = lock.establish(contents.end());
+    }
 }
 
 /// Puts only sled aside and fills a fresh one.
@@ -129,6 +165,7 @@ fn replace_sled(
     options: &Options,
     evidence: Evidence,
     verdict: Verdict,
+    lock: &mut Lock,
 ) -> Result<Parts, OpenError> {
     let sled = dir.join(SLED);
     let bad = unused_quarantine(root, verdict.contents.generation)?;
@@ -144,7 +181,7 @@ fn replace_sled(
     let _ = std::fs::remove_file(attempts_path(&sled));
     forget_old_quarantines(root, KEPT_QUARANTINES);
     let (store, _) = Store::open(&sled, options.reopen_backoff);
-    let mut parts = go_on(dir, store, evidence, verdict)?;
+    let mut parts = go_on(dir, store, evidence, verdict, lock)?;
     // Not needed, but until it is done the next opening would find a sled that is older than the journal.
     let _ = parts.store.flush(&parts.contents);
     parts.opened.quarantined = quarantined;
@@ -152,7 +189,7 @@ fn replace_sled(
 }
 
 /// Builds a sound folder beside the damaged one, and then swaps them.
-fn rebuild(root: &Path, verdict: Verdict, options: &Options) -> Result<Parts, OpenError> {
+fn rebuild(root: &Path, verdict: Verdict, options: &Options, lock: &mut Lock) -> Result<Parts, OpenError> {
     let dir = root.join(STORE);
     let Verdict { contents, damage, torn, .. } = verdict;
     if build(root, &contents).is_err() {
@@ -162,6 +199,8 @@ fn rebuild(root: &Path, verdict: Verdict, options: &Options) -> Result<Parts, Op
     }
     reach(Step::StoreBuilt);
     let bad = swap(root, contents.generation)?;
+    // After it, so that a process that ends in between leaves a lock file from which the damage is told once more.
+    let _ = lock.establish(contents.end());
     let (journal, store) = fill(&dir, &contents, options)?;
     let opened =
         Opened { generation: contents.generation, replayed: 0, torn_tail: torn, damage, quarantined: bad };
@@ -216,10 +255,16 @@ fn build(root: &Path, contents: &Contents) -> Result<(), DiskError> {
     }
     std::fs::create_dir(&draft).map_err(at("creating", &draft))?;
     write_whole(&snapshot_path(&draft, contents.generation), &snapshot::encode(contents))?;
-    let header = Header { generation: contents.generation, chain: contents.chain };
-    write_whole(&journal_path(&draft, contents.generation), &header.encode())?;
+    mark::create(&draft, contents)?;
+    // The last one: with it the draft is whole.
+    write_whole(&journal_path(&draft, contents.generation), &contents.end().encode())?;
     sync_dir(root)?;
     Ok(())
+}
+
+/// Whether [`build`] came to its end there.
+fn is_whole(draft: &Path) -> Result<bool, DiskError> {
+    Ok(draft.is_dir() && !numbered(draft, "journal-")?.is_empty())
 }
 
 pub(crate) fn journal_path(dir: &Path, generation: u64) -> PathBuf {

@@ -30,11 +30,12 @@ impl Ledger {
                 Err(e) => return Err(at("taking back", &root)(std::io::Error::other(e.to_string()))),
             };
         }
+        // First, so that whoever finds no store knows what it held.
+        self.lock.establish(self.contents.end())?;
         let parts = open::build_anew(&root, &self.contents, &self.options)?;
         self.journal = parts.journal;
         self.store = parts.store;
         self.mark = Mark::new(&self.dir);
-        self.mark.set(&self.contents);
         self.rebuilt += 1;
         disk::sync_dir(&root)
     }

@@ -20,6 +20,10 @@ use crate::fault::{Step, reach};
 /// Attempts to read a store, none of which came to an end, after which it counts as damaged.
 const MAX_ATTEMPTS: usize = 3;
 
+/// The ledger's own lock is held, so sled's is held by nobody who stays: by a thread of a sled that was closed just now and has a write
+/// to end, or by a child that has not executed yet. So long they are waited for.
+const UNLOCKED_WITHIN: Duration = Duration::from_secs(2);
+
 /// sled, or the wait for it.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -70,7 +74,7 @@ impl Store {
         }
         // A full disk must not keep the owner from its ledger.
         let _ = std::fs::write(&marker, vec![b'.'; attempts + 1]);
-        let found = match open_db(dir) {
+        let found = match open_db(dir, UNLOCKED_WITHIN) {
             Ok(db) => {
                 let found = guarded(|| read(&db)).unwrap_or_else(Found::Damaged);
                 store.db = Some(db);
@@ -158,7 +162,8 @@ impl Store {
     }
 
     fn reopen(&mut self, contents: &Contents) -> Result<(), String> {
-        match open_db(&self.dir) {
+        // Commits do not wait for it.
+        match open_db(&self.dir, Duration::ZERO) {
             Ok(db) => self.db = Some(db),
             Err(Unopened::Unavailable(why)) => self.give_up(why),
             Err(Unopened::Damaged(why)) => {
@@ -191,14 +196,23 @@ enum Unopened {
     Damaged(String),
 }
 
-fn open_db(dir: &Path) -> Result<sled::Db, Unopened> {
+fn open_db(dir: &Path, patience: Duration) -> Result<sled::Db, Unopened> {
     let config = sled::Config::new()
         .path(dir)
         .mode(sled::Mode::LowSpace)
         .segment_size(64 << 10)
         .cache_capacity(1 << 20)
         .flush_every_ms(None);
-    match guarded(|| config.open()) {
+    let end = Instant::now() + patience;
+    let opened = loop {
+        match guarded(|| config.open()) {
+            Ok(Err(sled::Error::Io(e))) if is_locked(&e) && Instant::now() < end => {
+                std::thread::park_timeout(Duration::from_millis(2));
+            }
+            opened => break opened,
+        }
+    };
+    match opened {
         Ok(Ok(db)) => Ok(db),
         Ok(Err(sled::Error::Io(e))) => match e.kind() {
             // Cut short, or a file in the place of its folder.
@@ -210,6 +224,11 @@ fn open_db(dir: &Path) -> Result<sled::Db, Unopened> {
         Ok(Err(e)) => Err(Unopened::Damaged(e.to_string())),
         Err(why) => Err(Unopened::Damaged(why)),
     }
+}
+
+/// sled says it in words only.
+fn is_locked(error: &std::io::Error) -> bool {
+    error.kind() == ErrorKind::Other && error.to_string().contains("could not acquire lock")
 }
 
 fn replace(db: &sled::Db, contents: &Contents) -> sled::Result<()> {

@@ -8,9 +8,13 @@ use std::collections::BTreeMap;
 
 use crate::contents::Contents;
 use crate::journal::Scan;
+use crate::mark::Said;
 use crate::record::{Header, Record};
 use crate::store::Found;
 use crate::{Damage, Witness};
+
+/// Where no mark says how far the journal had come, at most so many change sets may be gone: more than a node ever sees.
+const UNKNOWN: u64 = 1 << 32;
 
 /// All that was read from a ledger's folder.
 #[derive(Debug)]
@@ -19,13 +23,13 @@ pub(crate) struct Evidence {
     pub(crate) journals: BTreeMap<u64, Scan>,
     /// Snapshots by the generation in their names; `None`: damaged.
     pub(crate) snapshots: BTreeMap<u64, Option<Contents>>,
-    /// How far the newest journal had come at least.
-    pub(crate) mark: Option<Header>,
+    /// How far the newest journal had come at least: the mark beside the store, and the one in it.
+    pub(crate) marks: [Said; 2],
     pub(crate) sled: Found,
 }
 
 /// The conclusion.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) contents: Contents,
     pub(crate) damage: Vec<Damage>,
@@ -97,7 +101,39 @@ impl Evidence {
         if let Found::Damaged(why) = &self.sled {
             damage.push(Damage::new(Witness::Sled, why.clone()));
         }
+        damage.extend(self.flaws_of_marks());
         damage
+    }
+
+    /// A mark that says nothing, or less than what it is written before: sled, and a journal that starts anew.
+    fn flaws_of_marks(&self) -> Vec<Damage> {
+        let sled = match &self.sled {
+            Found::Sound(sled) => sled.generation,
+            _ => 0,
+        };
+        let least = self.journals.keys().copied().max().unwrap_or(0).max(sled);
+        // The version before this one did not bring it up when it opened.
+        let may_lag = self.marks.contains(&Said::Nothing);
+        let flaw = |(place, said): (&str, &Said)| match said {
+            Said::Flaw(why) => Some(format!("the one in {place} {why}")),
+            Said::End(end) if end.generation < least && !may_lag => {
+                Some(format!("the one in {place} is at generation {}, others at {least}", end.generation))
+            }
+            Said::End(_) | Said::Nothing => None,
+        };
+        let flaws = ["the lock file", "the store"].into_iter().zip(&self.marks).filter_map(flaw);
+        flaws.map(|what| Damage::new(Witness::Mark, what)).collect()
+    }
+
+    fn ends(&self) -> impl Iterator<Item = Header> {
+        self.marks.iter().filter_map(|said| match said {
+            Said::End(end) => Some(*end),
+            Said::Nothing | Said::Flaw(_) => None,
+        })
+    }
+
+    fn marked(&self) -> Option<u64> {
+        self.ends().map(|end| end.generation).max()
     }
 
     fn steps(&self) -> BTreeMap<(u64, u32), &Record> {
@@ -122,8 +158,10 @@ impl Evidence {
         let mut newer: Vec<&Contents> =
             self.snapshots.range(start..).filter_map(|(_, s)| s.as_ref()).collect();
         let mut contents = base.clone();
+        let mut foreign = false;
         loop {
             newer.retain(|s| **s != contents);
+            foreign |= self.ends().any(|end| end.generation == contents.generation && end != contents.end());
             if let Found::Sound(sled) = &self.sled
                 && sled.generation == contents.generation
             {
@@ -153,13 +191,15 @@ impl Evidence {
             let why = format!("snapshot {} is not a state that the journal passed", snapshot.generation);
             damage.push(Damage::new(Witness::Journal, why));
         }
-        if let Some(mark) = self.mark
-            && mark.generation > contents.generation
+        if let Some(marked) = self.marked()
+            && marked > contents.generation
             && damage.iter().all(|d| d.witness != Witness::Journal)
         {
-            let why =
-                format!("it ends at generation {}, it had come to {}", contents.generation, mark.generation);
+            let why = format!("it ends at generation {}, it had come to {marked}", contents.generation);
             damage.push(Damage::new(Witness::Journal, why));
+        }
+        if foreign {
+            damage.push(Damage::new(Witness::Mark, "it is that of another journal".into()));
         }
         Some(contents)
     }
@@ -189,10 +229,11 @@ impl Evidence {
             damage.push(Damage::new(Witness::Journal, lost));
         }
         // A generation that was told to others must never come to mean something else.
-        let told = seen.saturating_add(self.journals.values().map(|s| s.unread).max().unwrap_or(0));
+        let unread = self.journals.values().map(|s| s.unread).max().unwrap_or(0);
+        let unmarked = if damage.iter().any(|d| d.witness == Witness::Mark) { UNKNOWN } else { 0 };
+        let told = seen.saturating_add(unread).saturating_add(unmarked);
         if best.generation < told {
-            best.chain = crc32c::crc32c_append(best.chain, &told.to_le_bytes());
-            best.generation = told.saturating_add(1);
+            best.pass(told);
         }
         best
     }
@@ -201,7 +242,7 @@ impl Evidence {
         let records = self.journals.values().flat_map(|s| &s.records).map(|r| r.generation);
         // Names count too: they outlive the damage of what they name.
         let named = self.journals.keys().chain(self.snapshots.keys()).copied();
-        records.chain(named).chain(self.mark.map(|m| m.generation)).max().unwrap_or(0)
+        records.chain(named).chain(self.marked()).max().unwrap_or(0)
     }
 }
 
@@ -256,7 +297,7 @@ mod tests {
         let evidence = Evidence {
             journals: [(4, scan(&states, &records, 4, 8)), (8, scan(&states, &records, 8, 12))].into(),
             snapshots: [(4, Some(states[4].clone())), (8, Some(states[8].clone()))].into(),
-            mark: Some(Header { generation: 12, chain: states[12].chain }),
+            marks: [Said::End(states[12].end()); 2],
             sled: Found::Sound(states[sled].clone()),
         };
         (states, evidence)
@@ -356,13 +397,73 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_lags_or_is_absent_says_nothing() {
-        for mark in [None, Some(Header { generation: 9, chain: 1 })] {
-            let (states, mut evidence) = evidence(8);
-            evidence.mark = mark;
+    fn a_mark_that_lags_behind_the_journal_alone_says_nothing() {
+        for end in 9..=12 {
+            for which in 0..2 {
+                let (states, mut evidence) = evidence(9);
+                evidence.marks[which] = Said::End(states[end].end());
+                let verdict = evidence.judge();
+                assert_eq!((verdict.contents, verdict.damage), (states[12].clone(), vec![]));
+            }
+        }
+    }
+
+    #[test]
+    fn a_mark_that_is_gone_or_behind_sled_or_the_journals_start_is_damage_and_costs_nothing() {
+        let old = |generation: usize| Said::End(history(12).0[generation].end());
+        for (sled, said) in
+            [(12, Said::Flaw("is missing")), (8, Said::Flaw("is broken")), (10, old(9)), (8, old(7))]
+        {
+            for which in 0..2 {
+                let (states, mut evidence) = evidence(sled);
+                evidence.marks[which] = said;
+                let verdict = evidence.judge();
+                assert_eq!(verdict.damage.iter().map(|d| d.witness).collect::<Vec<_>>(), [Witness::Mark]);
+                assert_eq!(verdict.contents.entries, states[12].entries);
+                // What may have been told and is gone is not known.
+                assert!(verdict.contents.generation > 12 + UNKNOWN);
+            }
+        }
+    }
+
+    #[test]
+    fn a_mark_of_another_journal_is_damage() {
+        for which in 0..2 {
+            let (states, mut evidence) = evidence(9);
+            evidence.marks[which] = Said::End(Header { generation: 11, chain: 1 });
+            let verdict = evidence.judge();
+            assert_eq!(verdict.damage.iter().map(|d| d.witness).collect::<Vec<_>>(), [Witness::Mark]);
+            assert_eq!(verdict.contents.entries, states[12].entries);
+        }
+    }
+
+    #[test]
+    fn either_mark_tells_that_a_journal_was_shortened_and_both_lost_are_damage() {
+        for which in 0..2 {
+            let (_, mut evidence) = evidence(8);
+            evidence.journals.get_mut(&8).unwrap().records.truncate(3);
+            evidence.marks[which] = Said::Flaw("is missing");
+            let verdict = evidence.judge();
+            assert!(verdict.damage.iter().any(|d| d.detail.contains("12 cannot be had back")), "{verdict:?}");
+            evidence.marks = [Said::Flaw("is missing"); 2];
+            let verdict = evidence.judge();
+            assert_eq!(verdict.damage.len(), 2);
+            assert!(verdict.contents.generation > 12);
+        }
+    }
+
+    #[test]
+    fn of_the_version_before_a_mark_may_lag_or_be_absent_and_still_tells_that_a_journal_was_shortened() {
+        for within in [Said::Nothing, Said::End(history(12).0[3].end())] {
+            let (states, mut evidence) = evidence(12);
+            evidence.marks = [Said::Nothing, within];
             let verdict = evidence.judge();
             assert_eq!((verdict.contents, verdict.damage), (states[12].clone(), vec![]));
         }
+        let (_, mut evidence) = evidence(8);
+        evidence.marks[0] = Said::Nothing;
+        evidence.journals.get_mut(&8).unwrap().records.truncate(3);
+        assert!(!evidence.judge().damage.is_empty());
     }
 
     #[test]

@@ -70,6 +70,7 @@ impl Sample {
             drop(ledger);
             Ledger::open(work.path(), Options::default()).unwrap()
         };
+        assert_eq!(ledger.fault(), None, "sled is in use");
         commits(&mut ledger, 5, &mut dice);
         ledger.flush().unwrap();
         commits(&mut ledger, 6, &mut dice);
@@ -86,9 +87,9 @@ impl Sample {
         Self { dir, state, generation }
     }
 
-    /// Every file of the store, sled's too.
+    /// Every file of the store, sled's too, and the lock file with its mark.
     fn files(&self) -> Vec<PathBuf> {
-        let mut files = Vec::new();
+        let mut files = vec![PathBuf::from("lock")];
         let mut folders = vec![self.dir.path().join("store")];
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
@@ -219,7 +220,7 @@ fn r08_r11_of_300_corruptions_of_sleds_files_none_is_undetected_and_none_costs_a
 }
 
 #[test]
-fn r08_of_200_corruptions_of_snapshots_and_mark_none_is_undetected_and_none_costs_anything() {
+fn r08_of_200_corruptions_of_snapshots_and_marks_none_is_undetected_and_none_costs_anything() {
     assert_eq!(rounds(&Sample::new(false), 200, 303, |f| !is_journal(f) && !is_sled(f)), 0);
 }
 
@@ -246,31 +247,91 @@ fn files_of_an_earlier_time_are_told_or_cost_nothing() {
         earlier.push(aside);
     }
     commits(&mut ledger, 3, &mut dice);
-    let state = ledger.records().map(|(k, v)| (k.to_owned(), v.to_vec())).collect();
-    let sample = Sample { dir: scratch(), state, generation: ledger.generation() };
+    let state: State = ledger.records().map(|(k, v)| (k.to_owned(), v.to_vec())).collect();
+    // As a killed process leaves it, and as one that ended.
+    let killed = Sample { dir: scratch(), state, generation: ledger.generation() };
+    copy(work.path(), killed.dir.path());
     drop(ledger);
-    copy(work.path(), sample.dir.path());
-    let files = sample.files();
-    for aside in &earlier {
-        // Each file by itself, and sled as a whole.
-        let parts = files.iter().filter(|f| !is_sled(f.to_str().unwrap())).cloned();
-        for part in parts.chain([PathBuf::from("store/sled")]) {
-            let old = aside.path().join(&part);
-            if !old.exists() {
-                continue;
-            }
-            let work = sample.copied();
-            let target = work.path().join(&part);
-            match target.is_dir() {
-                true => {
-                    fs::remove_dir_all(&target).unwrap();
-                    copy(&old, &target);
+    let ended = Sample { dir: scratch(), state: killed.state.clone(), generation: killed.generation };
+    copy(work.path(), ended.dir.path());
+    for sample in [&killed, &ended] {
+        // Each file by itself, sled as a whole, and the store as a whole.
+        let parts = sample.files().into_iter().filter(|f| !is_sled(f.to_str().unwrap()));
+        let parts: Vec<PathBuf> = parts.chain(["store/sled".into(), "store".into()]).collect();
+        for aside in &earlier {
+            for (n, one) in parts.iter().enumerate() {
+                // And each two.
+                for other in &parts[n..] {
+                    let work = sample.copied();
+                    bring_back(aside.path(), work.path(), one);
+                    bring_back(aside.path(), work.path(), other);
+                    if ["lock", "store"].map(PathBuf::from) == [one.clone(), other.clone()] {
+                        // All there is.
+                        continue;
+                    }
+                    let (outcome, opened) = outcome(sample, work.path());
+                    assert!(
+                        !matches!(outcome, Outcome::Undetected),
+                        "{} and {}: {opened:?}",
+                        one.display(),
+                        other.display()
+                    );
                 }
-                false => drop(fs::copy(&old, &target).unwrap()),
+            }
+        }
+    }
+}
+
+/// Puts a file or folder of an earlier time in the place of the present one, if there was one.
+fn bring_back(earlier: &Path, work: &Path, part: &Path) {
+    let (old, target) = (earlier.join(part), work.join(part));
+    if old.is_dir() {
+        let _ = fs::remove_dir_all(&target);
+        copy(&old, &target);
+    } else if old.exists() && target.parent().unwrap().exists() {
+        fs::copy(&old, &target).unwrap();
+    }
+}
+
+/// The journal, the marks, and another file now and then: whoever damages a folder does not stop at one.
+#[test]
+fn r08_of_600_corruptions_of_journal_and_marks_at_once_none_is_undetected() {
+    for (killed, seed) in [(false, 707), (true, 808)] {
+        let sample = Sample::new(killed);
+        let files = sample.files();
+        let journals = files.iter().filter(|f| is_journal(f.to_str().unwrap())).collect::<Vec<_>>();
+        let newest = journals.iter().max_by_key(|f| f.to_str().map(|f| (f.len(), f.to_owned()))).unwrap();
+        let mut dice = Dice(seed);
+        let mut lost = 0;
+        for round in 0..300 {
+            let work = sample.copied();
+            let mut how = vec![(newest.to_path_buf(), damage(&work.path().join(newest), &mut dice))];
+            for mark in ["lock", "store/mark"] {
+                let path = work.path().join(mark);
+                match dice.roll(4) {
+                    0 => {}
+                    1 => {
+                        fs::remove_file(&path).unwrap();
+                        how.push((mark.into(), "removed".into()));
+                    }
+                    _ => how.push((mark.into(), damage(&path, &mut dice))),
+                }
+            }
+            if dice.roll(3) == 0 {
+                let more = &files[dice.roll(files.len())];
+                if work.path().join(more).exists() {
+                    how.push((more.clone(), damage(&work.path().join(more), &mut dice)));
+                }
             }
             let (outcome, opened) = outcome(&sample, work.path());
-            assert!(!matches!(outcome, Outcome::Undetected), "{}: {opened:?}", part.display());
+            match outcome {
+                Outcome::Right => {}
+                Outcome::Told => lost += 1,
+                Outcome::Undetected => panic!("round {round}: {how:?}: undetected: {opened:?}"),
+            }
         }
+        println!("300 corruptions of several files: {lost} cost something, all of these told");
+        assert!(lost > 20 || !killed, "{lost}");
     }
 }
 

@@ -75,6 +75,8 @@ fn a_store_that_was_removed_while_nobody_ran_is_told_of() {
     std::fs::remove_dir_all(dir.join("store")).unwrap();
     let (ledger, opened) = Ledger::open(&dir, Options::default()).unwrap();
     assert_eq!(opened.damage.iter().map(|d| d.witness).collect::<Vec<_>>(), [Witness::Journal]);
+    // The lock file tells how far it had come: that is not used again.
+    assert_eq!((opened.generation, opened.quarantined), (2, None));
     assert_eq!(keys(&ledger), [""; 0]);
     drop(ledger);
     open(&dir);

@@ -9,7 +9,7 @@ use oxalyst_planner::pods;
 use oxalyst_proto::orm::v1::decisions_server::Decisions as Contract;
 use oxalyst_proto::orm::v1::{
     ListDecisionsReply, ListDecisionsRequest, RecordRequest, RecordingEnd, RecordingFrame, RecordingHead,
-    WhatIfReply, WhatIfRequest, recording_frame::Frame,
+    StateSnapshot, WhatIfReply, WhatIfRequest, recording_frame::Frame,
 };
 use tonic::{Request, Response, Status};
 
@@ -78,13 +78,61 @@ impl Contract for Face {
 
     async fn record(&self, _: Request<RecordRequest>) -> Result<Response<Self::RecordStream>, Status> {
         let now = self.allocator.ask(Snapshot).await?;
-        let mut frames = self.decisions.frames();
-        frames.push(Frame::Snapshot(now));
-        let written_by = concat!("orm ", env!("CARGO_PKG_VERSION")).to_owned();
-        let head = Frame::Head(RecordingHead { version: VERSION, written_by });
-        let end = Frame::End(RecordingEnd { frames: frames.len() as u64 });
-        let all = std::iter::once(head).chain(frames).chain([end]);
-        let messages = all.map(|frame| Ok(RecordingFrame { frame: Some(frame) }));
+        let all = recording(&self.decisions, now, PATIENCE).await;
+        let messages = all.into_iter().map(|frame| Ok(RecordingFrame { frame: Some(frame) }));
         Ok(Response::new(Box::pin(tokio_stream::iter(messages))))
+    }
+}
+
+/// All that is kept of what led to the state `now`, which was asked for before, and what is missing of it after `patience`.
+async fn recording(decisions: &Decisions, now: StateSnapshot, patience: Duration) -> Vec<Frame> {
+    let waiting = decisions.settle(patience).await;
+    let written_by = concat!("orm ", env!("CARGO_PKG_VERSION")).to_owned();
+    let mut all = vec![Frame::Head(RecordingHead { version: VERSION, written_by })];
+    all.extend(decisions.frames());
+    all.push(Frame::Snapshot(now));
+    let frames = all.len().saturating_sub(1) as u64;
+    all.push(Frame::End(RecordingEnd { frames, lost: decisions.lost(), waiting }));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::segment::Segment;
+    use super::*;
+    use oxalyst_proto::orm::v1::RecordedStep;
+
+    fn end(mut recording: Vec<Frame>) -> RecordingEnd {
+        match recording.pop() {
+            Some(Frame::End(end)) => end,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn m6_a_recording_waits_for_what_was_decided_before_it() {
+        let decisions = Decisions::default();
+        decisions.take();
+        let late = decisions.clone();
+        let writer = async move {
+            let mut segment = Segment::new(1);
+            segment.push(Frame::Step(RecordedStep { number: 7, ..RecordedStep::default() }));
+            late.segments().push_back(segment);
+            late.wrote(1);
+        };
+        let asked = recording(&decisions, StateSnapshot::default(), Duration::from_secs(20));
+        let (recording, ()) = tokio::join!(asked, writer);
+        assert!(recording.iter().any(|frame| matches!(frame, Frame::Step(step) if step.number == 7)));
+        assert_eq!(end(recording), RecordingEnd { frames: 2, lost: 0, waiting: 0 });
+    }
+
+    #[tokio::test]
+    async fn m6_a_recording_tells_what_it_lacks() {
+        let decisions = Decisions::default();
+        (0..5).for_each(|_| decisions.take());
+        decisions.take_back();
+        decisions.wrote(1);
+        let recording = recording(&decisions, StateSnapshot::default(), Duration::ZERO).await;
+        assert_eq!(end(recording), RecordingEnd { frames: 1, lost: 1, waiting: 3 });
     }
 }

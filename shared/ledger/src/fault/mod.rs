@@ -20,7 +20,9 @@ pub(crate) enum Step {
     Appended,
     /// It is synced: durable, and not yet acknowledged.
     AppendSynced,
-    /// The mark tells of it.
+    /// The lock file's mark tells of it.
+    LockMarked,
+    /// The store's mark tells of it.
     Marked,
     /// sled has it in memory.
     AppliedToSled,
@@ -42,6 +44,8 @@ pub(crate) enum Step {
     JournalCut,
     /// A file that is not needed any more is removed.
     OlderRemoved,
+    /// The lock file tells of a journal anew, not synced.
+    LockWritten,
     /// An unfinished record is cut off the journal.
     TailCut,
     /// sled was brought to the state that the journal gives.

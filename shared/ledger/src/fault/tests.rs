@@ -16,11 +16,12 @@ const DIR: &str = "LEDGER_TEST_KILL_DIR";
 const MOST_COMMITS: u64 = 400;
 
 /// Steps that every writer comes to.
-const OF_WRITING: [Step; 15] = [
+const OF_WRITING: [Step; 16] = [
     Step::CommitBegun,
     Step::HalfAppended,
     Step::Appended,
     Step::AppendSynced,
+    Step::LockMarked,
     Step::Marked,
     Step::AppliedToSled,
     Step::SledFlushed,
@@ -34,17 +35,20 @@ const OF_WRITING: [Step; 15] = [
     Step::OlderRemoved,
 ];
 /// Steps of an opening, the state that leads to each of them, and the visits that there are.
-const OF_OPENING: [(Step, Before, u32); 10] = [
+const OF_OPENING: [(Step, Before, u32); 13] = [
     (Step::TailCut, Before::TornTail, 1),
     (Step::BroughtUp, Before::SledLags, 1),
     (Step::SledPutAside, Before::SledDamaged, 1),
-    (Step::DraftHalfWritten, Before::SnapshotDamaged, 2),
-    (Step::DraftWritten, Before::SnapshotDamaged, 2),
-    (Step::DraftSynced, Before::SnapshotDamaged, 2),
-    (Step::DraftRenamed, Before::SnapshotDamaged, 2),
+    (Step::DraftHalfWritten, Before::SnapshotDamaged, 3),
+    (Step::DraftWritten, Before::SnapshotDamaged, 3),
+    (Step::DraftSynced, Before::SnapshotDamaged, 3),
+    (Step::DraftRenamed, Before::SnapshotDamaged, 3),
     (Step::StoreBuilt, Before::SnapshotDamaged, 1),
     (Step::StorePutAside, Before::SnapshotDamaged, 1),
     (Step::StoreReplaced, Before::SnapshotDamaged, 1),
+    (Step::LockWritten, Before::SnapshotDamaged, 1),
+    (Step::LockWritten, Before::FormerVersion, 1),
+    (Step::DraftRenamed, Before::FormerVersion, 1),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +57,7 @@ enum Before {
     SledLags,
     SledDamaged,
     SnapshotDamaged,
+    FormerVersion,
 }
 
 fn options() -> Options {
@@ -163,6 +168,11 @@ fn prepare(dir: &Path, before: Before) {
         // The writer before was killed between its commit and the flush.
         Before::SledLags => drop(killed_at(dir, Step::AppliedToSled, 2)),
         Before::SledDamaged => std::fs::write(dir.join("store/sled.attempts"), "...").unwrap(),
+        Before::FormerVersion => {
+            std::fs::write(dir.join("lock"), "4711\n").unwrap();
+            // It had one where something was committed since the store was made.
+            let _ = std::fs::remove_file(dir.join("store/mark"));
+        }
         Before::SnapshotDamaged => {
             let path = newest(dir, "snapshot-");
             let mut bytes = std::fs::read(&path).unwrap();
@@ -229,7 +239,11 @@ fn a_process_killed_at_any_step_of_an_opening_leaves_all_or_nothing() {
                 let opened = verify(dir.path(), &mut model, None, &what);
                 let damaged = opened.damage.iter().map(|d| d.witness).collect::<Vec<_>>();
                 assert!(
-                    damaged.iter().all(|w| [Witness::Snapshot, Witness::Sled].contains(w)),
+                    damaged.iter().all(|w| match before {
+                        Before::SnapshotDamaged => [Witness::Snapshot, Witness::Sled].contains(w),
+                        Before::SledDamaged => *w == Witness::Sled,
+                        Before::TornTail | Before::SledLags | Before::FormerVersion => false,
+                    }),
                     "{what}: {opened:?}"
                 );
                 rounds += 1;
@@ -237,6 +251,18 @@ fn a_process_killed_at_any_step_of_an_opening_leaves_all_or_nothing() {
         }
     }
     assert!(rounds >= 50, "{rounds}");
+}
+
+#[test]
+fn a_process_killed_at_any_step_of_making_a_new_ledger_leaves_a_new_one() {
+    let steps = [Step::DraftHalfWritten, Step::DraftWritten, Step::DraftSynced, Step::DraftRenamed];
+    let drafts = steps.into_iter().flat_map(|step| (1..=3).map(move |visit| (step, visit)));
+    for (step, visit) in drafts.chain([(Step::LockWritten, 1)]) {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(killed_at(dir.path(), step, visit), None);
+        let opened = verify(dir.path(), &mut Model::default(), None, &format!("{step:?}:{visit}"));
+        assert_eq!((opened.generation, opened.damage), (0, vec![]), "{step:?}:{visit}");
+    }
 }
 
 #[test]

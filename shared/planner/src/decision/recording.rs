@@ -144,7 +144,7 @@ impl Recording {
             bytes.extend(encode_frame(frame.clone()));
         }
         let frames = self.frames.len() as u64;
-        bytes.extend(encode_frame(Frame::End(RecordingEnd { frames })));
+        bytes.extend(encode_frame(Frame::End(RecordingEnd { frames, ..RecordingEnd::default() })));
         bytes
     }
 
