@@ -1,6 +1,6 @@
 //! The machine, its memory or the reserved CPUs are others than before.
 
-use super::{CpuPolicy, Pod, Rules, State, Trace, join, promote::again, settled};
+use super::{CpuPolicy, Pod, Rules, State, Trace, join, near_memory, promote::again, settled};
 use crate::{
     plan::Flag,
     policy::{ContainerId, SHARE, Wishes, memory},
@@ -28,12 +28,14 @@ pub(super) fn take_up(
         after.cpus.reserved.clone_from(reserved);
     }
     take_up_memory(after, machine, rules);
+    near_memory::mend(after, machine, rules);
     forget_replaced(after, rules);
     settled::settle(after, machine, rules);
     for (_, uid, lost) in in_order(after, machine) {
         let Some(pod) = after.pods.get(&uid).cloned() else { continue };
         place_anew(after, machine, rules, &pod, &lost, trace);
     }
+    near_memory::mend(after, machine, rules);
     settled::settle(after, machine, rules);
 }
 

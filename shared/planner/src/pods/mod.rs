@@ -24,6 +24,7 @@ mod lost;
 mod mixed;
 mod native;
 mod native_memory;
+mod near_memory;
 mod outcome;
 mod placement;
 mod plugins;
