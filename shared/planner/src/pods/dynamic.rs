@@ -45,7 +45,7 @@ pub(super) fn join(
     let mut order: Vec<Asked> = new.iter().filter(takes_part).cloned().collect();
     if order.is_empty() {
         after.note_total(pod);
-        return Ok(());
+        return near_memory::keep_pace(after, machine, &rules.supply(machine), pod);
     }
     order.sort_by_key(|asked| !pod.is_main(&asked.name));
     let mut joining = Joining::new(after, machine, rules, options, pod);

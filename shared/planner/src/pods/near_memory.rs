@@ -65,7 +65,8 @@ impl<'a> Room<'a> {
             let Some(had) = had.get(resource) else { continue };
             let mut rest = bytes.0;
             for (node, had) in order.iter().filter_map(|node| Some((*node, had.get(node)?))) {
-                let own = rest.min(had.0).min(self.free(node, *resource));
+                // On a node that another pod has for itself it may keep what it had there before that one came.
+                let own = rest.min(had.0).min(self.memory.free(self.supply, node, *resource).0);
                 if own > 0 {
                     kept.entry(*resource).or_default().insert(node, Bytes(own));
                     rest -= own;
@@ -165,18 +166,47 @@ pub(super) fn keep_pace(
 /// Something has come free, or the machine is another one: pods that are accounted less than they ask for, or on nodes of which more is
 /// taken than there is, get what is there, the oldest first. Each keeps what it has as far as that is there.
 pub(super) fn mend(after: &mut State, machine: &Machine, rules: &Rules) {
+    let supply = rules.supply(machine);
+    give_to_exclusive(after, &supply);
+    if mend_near(after, machine, &supply) {
+        give_to_exclusive(after, &supply);
+    }
+}
+
+/// A pod that has its nodes for itself has all of what they have, but what pods that were there before it have.
+fn give_to_exclusive(after: &mut State, supply: &Supply) {
+    if !after.memory.containers.kinds().any(memory::Container::is_exclusive) {
+        return;
+    }
+    let held = held(&after.memory);
+    let all = |resource: Resource, node: u32, own: Bytes| {
+        let held = held.get(&(resource, node)).copied().unwrap_or_default();
+        let others = held.0.saturating_sub(own.0);
+        Bytes(supply.allocatable(node, resource).0.saturating_sub(others))
+    };
+    let exclusive = |own: &memory::Container| own.is_exclusive().then_some(());
+    after.memory.containers.update(exclusive, |own, ()| {
+        for (resource, taken) in &mut own.taken {
+            for (node, bytes) in taken {
+                *bytes = all(*resource, *node, *bytes);
+            }
+        }
+    });
+}
+
+/// Whether there was anything to be mended.
+fn mend_near(after: &mut State, machine: &Machine, supply: &Supply) -> bool {
     let mut wrong: Vec<(i64, ContainerId, Amounts)> = Vec::new();
     let mut near = after.memory.containers.of_kind(is_near).peekable();
     if near.peek().is_none() {
-        return;
+        return false;
     }
-    let supply = rules.supply(machine);
     let held = held(&after.memory);
     for (id, own) in near {
         let Some(pod) = after.pods.get(&*id.pod) else { continue };
         // An earlier version accounted nothing, and noted what the main container alone asks for.
         let total = pod.total_amounts(|_| true);
-        if own.request != total || lacks(own) || is_over(own, &held, &supply) {
+        if own.request != total || lacks(own) || is_over(own, &held, supply) {
             wrong.push((pod.since_unix_ms, id.clone(), total));
         }
     }
@@ -192,7 +222,7 @@ pub(super) fn mend(after: &mut State, machine: &Machine, rules: &Rules) {
     // First who keeps what, then who gets what is left.
     for ((_, id, total), had) in wrong.iter().zip(&had) {
         let order: Vec<u32> = supply.0.keys().copied().collect();
-        let kept = Room::of(&after.memory, &supply).keep(&order, total, had);
+        let kept = Room::of(&after.memory, supply).keep(&order, total, had);
         if let Some(own) = after.memory.containers.get_mut(id) {
             Arc::make_mut(own).taken = kept;
         }
@@ -201,8 +231,9 @@ pub(super) fn mend(after: &mut State, machine: &Machine, rules: &Rules) {
         let Some(own) = after.memory.containers.get(id).map(|own| memory::Container::clone(own)) else {
             continue;
         };
-        put(after, machine, &supply, id, own);
+        put(after, machine, supply, id, own);
     }
+    !wrong.is_empty()
 }
 
 /// Whether less is accounted than the container asks for.
