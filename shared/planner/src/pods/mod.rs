@@ -13,6 +13,7 @@
 mod adopt;
 mod amounts;
 mod batch;
+mod deviations;
 mod diff;
 mod division;
 mod dynamic;
@@ -44,6 +45,7 @@ mod trace;
 mod wording;
 
 pub use adopt::{adopt, adopt_traced};
+pub use deviations::remarks;
 pub use gave::{PluginsGave, take_gave, take_gave_traced};
 pub use known::{KnownPod, take_over};
 pub use mixed::{of_other_policy, policy_in_force};
