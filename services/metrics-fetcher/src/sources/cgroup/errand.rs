@@ -234,14 +234,11 @@ impl Errand {
         contents.map_err(|what| {
             // Half of a file is no file.
             hands.rows.truncate(told);
-            let what: Arc<str> = if self.id.cgroup.is_empty() {
-                what.into()
-            } else {
-                format!("{what} (cgroup {})", self.id.cgroup).into()
-            };
+            let what =
+                if self.id.cgroup.is_empty() { what } else { format!("{what} (cgroup {})", self.id.cgroup) };
             hands.failed_files += 1;
-            hands.failure.get_or_insert_with(|| Arc::clone(&what));
-            Absent::Unreadable(what)
+            hands.failure.get_or_insert_with(|| what.as_str().into());
+            Absent::Unreadable(Arc::new(what))
         })
     }
 }
