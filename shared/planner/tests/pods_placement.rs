@@ -199,7 +199,7 @@ fn what_cannot_be_understood_or_names_no_pool_is_flagged() {
         (memory("a", "dedicated_cores", "{"), vec![Flag::EnhancementInvalid]),
         (memory("b", "dedicated_cores", r#"{"numa_binding": "maybe"}"#), vec![Flag::EnhancementInvalid]),
         (memory("c", "shared_cores", r#"{"numa_binding": "true"}"#), vec![]),
-        (memory("d", "dedicated_cores", r#"{"numa_exclusive": "true"}"#), vec![]),
+        (memory("d", "dedicated_cores", r#"{"numa_exclusive": "true"}"#), vec![Flag::WishesContradict]),
         (cpu("e", "dedicated_cores", r#"{"numa_number": "2"}"#), vec![]),
         (cpu("f", "shared_cores", r#"{"cpuset_pool": "batch"}"#), vec![]),
         (cpu("g", "shared_cores", r#"{"cpuset_pool": "share"}"#), vec![]),

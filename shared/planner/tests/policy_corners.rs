@@ -118,7 +118,6 @@ fn nodes_whose_memory_together_is_beyond_all_measure_have_room() {
             qos,
             wishes: wishes(wished),
             bytes: BTreeMap::from([(memory::Resource::Memory, Bytes(1 << 30))]),
-            cpu_nodes: None,
             resize: false,
             debug: false,
         };

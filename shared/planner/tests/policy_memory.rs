@@ -35,7 +35,6 @@ fn request(pod: &str, qos: QosLevel, wishes: &[(&str, &str)], gib: u64) -> Reque
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
             .collect::<Wishes>(),
         bytes: BTreeMap::from([(Resource::Memory, Bytes(gib * GIB))]),
-        cpu_nodes: None,
         resize: false,
         debug: false,
     }

@@ -174,6 +174,7 @@ fn planned(
     if let Some(pod) = pod.filter(|_| !open) {
         decision.placed_by = way::placed_by(pod, after, given.rules).to_owned();
         (decision.chosen, decision.flags) = chosen(after, machine, about);
+        decision.remarks = pods::remarks(after, machine, about);
     }
     if matches!(step, Step::Adopt(_) | Step::Promote | Step::Replan | Step::Whole(Request::TakeUp { .. })) {
         let several = || plan.pods.iter().filter_map(|(uid, pod)| Some((uid, pod.as_ref()?)));
@@ -189,6 +190,7 @@ fn planned(
                 placed_by: way::placed_by(pod, after, given.rules).to_owned(),
                 chosen,
                 flags,
+                remarks: pods::remarks(after, machine, uid),
             }
         };
         decision.pods = several().take(SEVERAL).map(one).collect();

@@ -84,7 +84,7 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
         if !decision.flags.is_empty() {
             self.row("flags", &decision.flags.join(", "))?;
         }
-        Ok(())
+        self.remarks(&decision.remarks)
     }
 
     /// Names and annotations are foreign text, which must not move anybody's cursor.
@@ -139,10 +139,14 @@ impl<F: Fn(i64) -> String> Page<'_, F> {
             self.merge(merge)?;
         }
         self.got(&pod.chosen, &pod.placed_by)?;
-        if pod.flags.is_empty() {
-            return Ok(());
+        if !pod.flags.is_empty() {
+            self.row("flags", &pod.flags.join(", "))?;
         }
-        self.row("flags", &pod.flags.join(", "))
+        self.remarks(&pod.remarks)
+    }
+
+    fn remarks(&mut self, remarks: &[String]) -> fmt::Result {
+        remarks.iter().try_for_each(|remark| self.row("", remark))
     }
 
     fn merge(&mut self, merge: &DecisionMerge) -> fmt::Result {

@@ -11,7 +11,7 @@ closed_set! {
         EnhancementInvalid = "enhancement-invalid",
         /// An enhancement asks for something that this allocator does not do: left out.
         EnhancementUnserved = "enhancement-unserved",
-        /// The pod names a pool that does not exist, or that it cannot have: it runs in its level's own.
+        /// The pod names a pool that does not exist, that has no CPU or that it cannot have: it runs in its level's own.
         PoolUnknown = "pool-unknown",
         /// A dedicated pod of which no container has asked for CPUs so far: it runs in the shared pool.
         NoRequest = "no-request",
@@ -29,7 +29,8 @@ closed_set! {
         OnReserved = "on-reserved",
         /// No NUMA node has CPUs for the pod that is to be bound, or none any more: it runs unbound.
         NumaBindingLost = "numa-binding-lost",
-        /// More memory is taken of the pod's NUMA nodes than they have, since the machine has lost some.
+        /// More memory is taken of the pod's NUMA nodes than they have, since the machine has lost some, or there was too little when it
+        /// became known what the pod asks for.
         MemoryShort = "memory-short",
         /// The pod's pool has no CPU left: it runs on reserved CPUs, or where there are none, on those of others.
         PoolEmpty = "pool-empty",
@@ -37,6 +38,10 @@ closed_set! {
         PluginsUnasked = "plugins-unasked",
         /// Another policy than the one that there is has placed the pod: it keeps what it has until it ends.
         OtherPolicy = "other-policy",
+        /// Wishes of the pod contradict each other: explaining it says which one counts.
+        WishesContradict = "wishes-contradict",
+        /// The pod's own set, in which all its containers run, has fewer CPUs than they ask for together.
+        SetBelowTotal = "set-below-total",
     }
 }
 

@@ -1,6 +1,8 @@
 //! Containers join under the dynamic policy.
 
-use super::{Asked, Plugins, Pod, Refusal, Role, Rules, State, Trace, amounts, join::unaligned, refuse};
+use super::{
+    Asked, Plugins, Pod, Refusal, Role, Rules, State, Trace, amounts, join::unaligned, near_memory, refuse,
+};
 use crate::{
     plan::{Flag, Reason, Rule},
     policy::{self, ContainerId, ContainerKind, Kind, Lack, Options, Wishes, memory},
@@ -43,7 +45,7 @@ pub(super) fn join(
     let mut order: Vec<Asked> = new.iter().filter(takes_part).cloned().collect();
     if order.is_empty() {
         after.note_total(pod);
-        return Ok(());
+        return near_memory::keep_pace(after, machine, &rules.supply(machine), pod);
     }
     order.sort_by_key(|asked| !pod.is_main(&asked.name));
     let mut joining = Joining::new(after, machine, rules, options, pod);
@@ -53,7 +55,7 @@ pub(super) fn join(
     trace.lacking(joining.lacking.take());
     aligned.map_err(|error| unaligned(error, rules, pod, &order))?;
     after.note_total(pod);
-    Ok(())
+    near_memory::keep_pace(after, machine, &rules.supply(machine), pod)
 }
 
 // === impl Joining ===
@@ -116,8 +118,9 @@ impl<'a> Joining<'a> {
     pub(super) fn memory_request(&self, asked: &Asked) -> memory::Request {
         let kind = self.pod.kind(asked);
         let wishes = self.pod.served_wishes();
-        // All of a bound pod's memory comes from the nodes that it is bound to.
-        let whole = kind == ContainerKind::Main && wishes.numa_binding();
+        // All of a pod's memory that is accounted to NUMA nodes is its main container's.
+        let accounted = wishes.numa_binding() || self.pod.served == QosLevel::Dedicated;
+        let whole = kind == ContainerKind::Main && accounted;
         let bytes = if whole { self.pod.total_amounts(|_| true) } else { asked.memory_amounts() };
         memory::Request {
             id: ContainerId::new(self.pod.uid.as_str(), asked.name.as_str()),
@@ -125,7 +128,6 @@ impl<'a> Joining<'a> {
             qos: self.pod.served,
             wishes,
             bytes,
-            cpu_nodes: None,
             resize: self.resize,
             debug: false,
         }
@@ -151,10 +153,7 @@ impl<'a> Joining<'a> {
             });
             provider.insert(CPU.to_owned(), hints.map_err(refused(Rule::CpuRoom))?);
         }
-        let mut request = self.memory_request(asked);
-        if request.qos == QosLevel::Dedicated {
-            request.bytes = self.pod.total_amounts(|_| true);
-        }
+        let request = self.memory_request(asked);
         // How much memory reclaimed pods may have is advice. Without any it is no reason to refuse one.
         let unadvised = request.qos == QosLevel::Reclaimed && self.memory_options.numa_headroom.is_empty();
         for resource in request.bytes.keys().filter(|_| !unadvised) {
@@ -174,6 +173,15 @@ impl<'a> Joining<'a> {
                 }
             });
             provider.insert(resource.to_string(), hints.map_err(refused(Rule::MemoryRoom))?);
+        }
+        if self.is_near(&request)
+            && let Err((resource, refusal)) =
+                near_memory::check(self.after, &self.supply, &request.id, &request.bytes)
+        {
+            let nodes = self.machine.memory_nodes();
+            let nodes = nodes.iter().map(|node| (NumaMask::only(node), Lack::Room));
+            self.lacking = Some((resource.to_string(), nodes.collect()));
+            return Err(refusal);
         }
         if !amounts::share_nodes(&mut provider) {
             let nodes = self.machine.memory_nodes();
@@ -205,14 +213,20 @@ impl<'a> Joining<'a> {
     }
 
     pub(super) fn place_memory(&mut self, asked: &Asked, hint: &Hint) -> Result<(), Refusal> {
-        let mut request = self.memory_request(asked);
-        if request.qos == QosLevel::Dedicated && !request.wishes.numa_binding() {
-            let cpus = self.after.cpus.containers.get(&request.id).map(|container| container.cpus.clone());
-            request.cpu_nodes = cpus.map(|cpus| self.machine.nodes_of(&cpus));
+        let request = self.memory_request(asked);
+        if self.is_near(&request) {
+            let entry = memory::unbound_entry(&request);
+            near_memory::put(self.after, self.machine, &self.supply, &request.id, entry);
+            return Ok(());
         }
         let placed = memory::place(&self.after.memory, &self.supply, self.machine, &request, Some(hint));
         self.after.memory.apply(&placed.map_err(refused(Rule::Placement))?.changes);
         Ok(())
+    }
+
+    /// Whether the request is the main container's of a dedicated pod that is bound to no node.
+    fn is_near(&self, request: &memory::Request) -> bool {
+        near_memory::is_near(&memory::unbound_entry(request))
     }
 
     /// The hint for memory: its own, else that of the CPUs; of a reclaimed pod the node that its CPUs were bound to.

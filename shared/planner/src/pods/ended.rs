@@ -1,6 +1,6 @@
 //! A pod is gone, or has been running for long enough.
 
-use super::{CpuPolicy, Rules, State, settled};
+use super::{CpuPolicy, Rules, State, near_memory, settled};
 use crate::policy::{self, ContainerId, memory};
 use oxalyst_topology::Machine;
 use std::collections::BTreeSet;
@@ -19,6 +19,7 @@ pub(super) fn remove(after: &mut State, machine: &Machine, rules: &Rules, uid: &
         }
         CpuPolicy::Native(_) => after.drop_containers(uid, |_| true),
     }
+    near_memory::mend(after, machine, rules);
     settled::settle(after, machine, rules);
 }
 

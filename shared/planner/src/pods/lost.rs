@@ -1,9 +1,9 @@
 //! The machine, its memory or the reserved CPUs are others than before.
 
-use super::{CpuPolicy, Pod, Rules, State, Trace, join, promote::again, settled};
+use super::{CpuPolicy, Pod, Rules, State, Trace, join, near_memory, promote::again, settled};
 use crate::{
     plan::Flag,
-    policy::{ContainerId, SHARE, Wishes, memory},
+    policy::{ContainerId, SHARE, Wishes},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{CpuSet, Machine};
@@ -27,13 +27,14 @@ pub(super) fn take_up(
     if let Some(reserved) = reserved {
         after.cpus.reserved.clone_from(reserved);
     }
-    take_up_memory(after, machine, rules);
+    near_memory::mend(after, machine, rules);
     forget_replaced(after, rules);
     settled::settle(after, machine, rules);
     for (_, uid, lost) in in_order(after, machine) {
         let Some(pod) = after.pods.get(&uid).cloned() else { continue };
         place_anew(after, machine, rules, &pod, &lost, trace);
     }
+    near_memory::mend(after, machine, rules);
     settled::settle(after, machine, rules);
 }
 
@@ -137,17 +138,4 @@ fn to_shared(after: &mut State, pod: &Pod, flag: Flag, moves: impl Fn(&str) -> b
             own.bound_to = None;
         },
     );
-}
-
-/// A pod that has its nodes for itself has all of what they have now.
-fn take_up_memory(after: &mut State, machine: &Machine, rules: &Rules) {
-    let supply = rules.supply(machine);
-    let exclusive = |own: &memory::Container| own.is_exclusive().then_some(());
-    after.memory.containers.update(exclusive, |own, ()| {
-        for (resource, taken) in &mut own.taken {
-            for (node, bytes) in taken {
-                *bytes = supply.allocatable(*node, *resource);
-            }
-        }
-    });
 }

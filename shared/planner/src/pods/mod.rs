@@ -13,6 +13,7 @@
 mod adopt;
 mod amounts;
 mod batch;
+mod deviations;
 mod diff;
 mod division;
 mod dynamic;
@@ -24,6 +25,7 @@ mod lost;
 mod mixed;
 mod native;
 mod native_memory;
+mod near_memory;
 mod outcome;
 mod placement;
 mod plugins;
@@ -43,6 +45,7 @@ mod trace;
 mod wording;
 
 pub use adopt::{adopt, adopt_traced};
+pub use deviations::remarks;
 pub use gave::{PluginsGave, take_gave, take_gave_traced};
 pub use known::{KnownPod, take_over};
 pub use mixed::{of_other_policy, policy_in_force};

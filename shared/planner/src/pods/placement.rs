@@ -1,6 +1,6 @@
 //! Who runs where: derived from the state and the machine.
 
-use super::{Pod, Role, State, pool::SYSTEM};
+use super::{Pod, Role, State, deviations, pool::SYSTEM};
 use crate::{
     plan::{Flag, NumaFree},
     policy::{Container, ContainerId, ContainerKind, INTERRUPT, RESERVE},
@@ -71,7 +71,10 @@ impl<'a> Seen<'a> {
 
     /// Whether all of what follows for a pod from others than itself is the same.
     pub(super) fn is_same_ground(&self, other: &Self) -> bool {
-        let pools = |seen: &Self| seen.state.cpus.pools.keys().map(String::as_str).collect::<Vec<_>>();
+        let pools = |seen: &Self| -> Vec<(String, bool)> {
+            let pools = seen.state.cpus.pools.iter();
+            pools.map(|(name, cpus)| (name.clone(), cpus.is_empty())).collect()
+        };
         self.agent == other.agent
             && self.refuge == other.refuge
             && self.mems == other.mems
@@ -80,8 +83,12 @@ impl<'a> Seen<'a> {
     }
 
     pub(super) fn pod(&self, pod: &Pod) -> PodPlacement {
-        let containers =
-            pod.containers.iter().map(|container| self.container(pod, &container.name, container.role));
+        let deviations = deviations::of_pod(pod, self.state, self.machine);
+        let containers = pod.containers.iter().map(|container| {
+            let mut placed = self.container(pod, &container.name, container.role);
+            placed.flags.extend(deviations.iter().map(|deviation| deviation.flag));
+            placed
+        });
         PodPlacement { uid: pod.uid.clone(), containers: containers.collect() }
     }
 
@@ -154,8 +161,8 @@ impl<'a> Seen<'a> {
         wishes.numa_binding() && !wishes.numa_exclusive() && nodes.len() > number
     }
 
-    /// A system container that names no pool, or one that there is not, runs on all CPUs; a shared one that names what cannot be
-    /// a pool of its own, in `share`.
+    /// A system container that names no pool, or one that there is not or that has no CPU, runs on all CPUs; a shared one that names
+    /// what cannot be a pool of its own, in `share`.
     fn pool_of<'c>(&self, entry: &'c Container, flags: &mut BTreeSet<Flag>) -> &'c str {
         if entry.qos != QosLevel::System {
             let named = entry.qos == QosLevel::Shared && entry.wishes.cpuset_pool().is_some();
@@ -165,7 +172,7 @@ impl<'a> Seen<'a> {
             return entry.pool();
         }
         match entry.wishes.cpuset_pool() {
-            Some(named) if self.state.cpus.pools.keys().any(|pool| pool.starts_with(named)) => named,
+            Some(named) if deviations::has_cpus(self.state, named) => named,
             named => {
                 if named.is_some() {
                     flags.insert(Flag::PoolUnknown);

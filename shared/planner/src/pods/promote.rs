@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 const MAKESHIFT: [Flag; 2] = [Flag::AdoptedWithoutRoom, Flag::CpuOffline];
 
 /// Gives each dedicated pod that was left without a set one, and binds shared ones whose binding was lost, where there is room now;
-/// those that were decided first come first. Under the native policy each container that was left without a set gets one.
+/// those that were decided first come first, again and again until nobody else fits: who is given CPUs of its own leaves room in the
+/// pool, which may be what an older one waits for. Under the native policy each container that was left without a set gets one.
 /// Nothing is refused: what does not fit waits on.
 pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
     promote_traced(state, machine, rules, &mut Trace::off())
@@ -21,6 +22,16 @@ pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
 /// As [`promote`], and notes in `trace` what was weighed for those who get what they asked for.
 pub fn promote_traced(state: &State, machine: &Machine, rules: &Rules, trace: &mut Trace) -> Plan {
     let machine = rules.confine(machine);
+    let mut after = state.clone();
+    // Each pass but the last gives a container what it waited for; there are seldom more than two.
+    let most = state.cpus.containers.len() + 1;
+    let _ = (0..most).find(|_| !pass(&mut after, &machine, rules, trace));
+    Plan::between(state, after, &machine)
+}
+
+/// Tries each pod that waits once, the oldest first. Whether somebody got what it had waited for.
+fn pass(after: &mut State, machine: &Machine, rules: &Rules, trace: &mut Trace) -> bool {
+    let state = after.clone();
     let native = matches!(rules.cpu_policy, CpuPolicy::Native(_));
     let makeshift = state.pods.of_kind(|pod| if native { is_flagged(pod) } else { is_makeshift(pod) });
     let wants = |pod: &&Pod| match pod.qos {
@@ -30,19 +41,20 @@ pub fn promote_traced(state: &State, machine: &Machine, rules: &Rules, trace: &m
     };
     let mut waiting: Vec<&Pod> = makeshift.map(|(_, pod)| pod).filter(wants).collect();
     waiting.sort_by_key(|pod| (pod.since_unix_ms, &pod.uid));
-    let mut after = state.clone();
+    let mut served = false;
     let mut still: BTreeSet<&str> = waiting.iter().map(|pod| pod.uid.as_str()).collect();
     for pod in waiting {
         still.remove(pod.uid.as_str());
         if native {
-            promote_containers(&mut after, &machine, rules, pod, trace);
-        } else if let Some(promoted) = promoted(&after, &machine, rules, pod, &still, trace) {
-            after = promoted;
+            served |= promote_containers(after, machine, rules, pod, trace);
+        } else if let Some(promoted) = promoted(after, machine, rules, pod, &still, trace) {
+            *after = promoted;
+            served = true;
         } else {
             still.insert(&pod.uid);
         }
     }
-    Plan::between(state, after, &machine)
+    served
 }
 
 /// The state with the pod placed anew. What the others ask for who wait as well is no shared pods' demand that would keep it off a
@@ -94,8 +106,15 @@ fn ask_again(attempt: &mut State, before: &State, uid: &str) {
     }
 }
 
-/// Each container in itself: what the others of the pod have stays with them.
-fn promote_containers(after: &mut State, machine: &Machine, rules: &Rules, pod: &Pod, trace: &mut Trace) {
+/// Each container in itself: what the others of the pod have stays with them. Whether one got its set.
+fn promote_containers(
+    after: &mut State,
+    machine: &Machine,
+    rules: &Rules,
+    pod: &Pod,
+    trace: &mut Trace,
+) -> bool {
+    let mut served = false;
     for lacking in division::lacking(after, pod) {
         let mut attempt = after.clone();
         attempt.drop_containers(&pod.uid, |name| name == lacking.name);
@@ -108,6 +127,7 @@ fn promote_containers(after: &mut State, machine: &Machine, rules: &Rules, pod: 
             // The order in which they were told is kept.
             attempt.change_pod(&pod.uid, |known| known.containers.clone_from(&pod.containers));
             *after = attempt;
+            served = true;
         }
     }
     if division::lacking(after, pod).is_empty() {
@@ -116,6 +136,7 @@ fn promote_containers(after: &mut State, machine: &Machine, rules: &Rules, pod: 
             pod.served = pod.qos;
         });
     }
+    served
 }
 
 /// These containers of a pod that is known, as if they came anew.

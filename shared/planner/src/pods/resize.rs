@@ -1,7 +1,8 @@
 //! A running container is to have more or less than it has.
 
 use super::{
-    Asked, CpuPolicy, Native, Pod, Refusal, Resize, Rules, State, Trace, dynamic, native, refuse, settled,
+    Asked, CpuPolicy, Native, Pod, Refusal, Resize, Rules, State, Trace, dynamic, native, near_memory,
+    refuse, settled,
 };
 use crate::{
     plan::{NativeOption, Reason, Rule, exclusive_cpus, place_native, take_native},
@@ -60,6 +61,7 @@ pub(super) fn resize(
             }
         }
     }
+    near_memory::mend(after, machine, rules);
     settled::settle(after, machine, rules);
     settled::check(&before, after, machine)
 }
@@ -103,8 +105,11 @@ fn of_level(
     if old.cpu != new.cpu && !follows {
         joining.place_cpus(new, &merged.hint(dynamic::CPU))?;
     }
-    if old.memory != new.memory {
-        let whole = if pod.served_wishes().numa_binding() { &main } else { new };
+    let bound = pod.served_wishes().numa_binding();
+    // The memory of a dedicated pod that is not bound lies beside its CPUs, wherever they are.
+    let dedicated = pod.served == QosLevel::Dedicated;
+    if old.memory != new.memory || old.cpu != new.cpu && dedicated && !bound && !follows {
+        let whole = if bound || dedicated { &main } else { new };
         joining.place_memory(whole, &joining.memory_hint(whole, &merged))?;
     }
     joining.after.note_total(pod);

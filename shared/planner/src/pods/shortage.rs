@@ -1,20 +1,27 @@
-//! Memory that has been taken and is not there any more.
+//! Memory that is asked for and not there: what has been taken and is gone, and what there never was.
 
-use super::{Role, Rules, State};
+use super::{
+    Role, Rules, State,
+    near_memory::{is_near, lacks},
+};
 use crate::{
     plan::Flag,
-    policy::{ContainerId, memory::Resource},
+    policy::{
+        ContainerId,
+        memory::{self, Resource, Supply},
+    },
 };
 use oxalyst_topology::Machine;
 use oxalyst_units::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Flags pods of whose NUMA nodes more is taken than they have, and those that have less than they ask for.
-pub(super) fn flag(after: &mut State, machine: &Machine, rules: &Rules) {
-    let supply = rules.supply(machine);
-    let mut short: BTreeSet<String> = BTreeSet::new();
-    let mut held: BTreeMap<(Resource, u32), Bytes> = BTreeMap::new();
-    for group in after.memory.containers.groups() {
+/// Bytes that are taken, by resource and NUMA node.
+pub(super) type Held = BTreeMap<(Resource, u32), Bytes>;
+
+/// What of each NUMA node is taken.
+pub(super) fn held(memory: &memory::State) -> Held {
+    let mut held = Held::new();
+    for group in memory.containers.groups() {
         for (resource, taken) in &group.example.taken {
             for (node, bytes) in taken {
                 let sum = held.entry((*resource, *node)).or_default();
@@ -22,17 +29,35 @@ pub(super) fn flag(after: &mut State, machine: &Machine, rules: &Rules) {
             }
         }
     }
-    for (id, own) in after.memory.containers.of_kind(|own| !own.taken.is_empty()) {
-        let is_short = own.taken.iter().any(|(resource, taken)| {
-            let over = |node: &u32| {
-                held.get(&(*resource, *node)).copied().unwrap_or_default()
-                    > supply.allocatable(*node, *resource)
-            };
+    held
+}
+
+/// Whether the container has taken of a node of which more is taken than there is.
+pub(super) fn is_over(own: &memory::Container, held: &Held, supply: &Supply) -> bool {
+    own.taken.iter().any(|(resource, taken)| {
+        taken.keys().any(|node| {
+            let held = held.get(&(*resource, *node)).copied().unwrap_or_default();
+            held > supply.allocatable(*node, *resource)
+        })
+    })
+}
+
+/// Flags pods of whose NUMA nodes more is taken than they have, and those that have less than they ask for.
+pub(super) fn flag(after: &mut State, machine: &Machine, rules: &Rules) {
+    let supply = rules.supply(machine);
+    let mut short: BTreeSet<String> = BTreeSet::new();
+    let held = held(&after.memory);
+    for (id, own) in after.memory.containers.of_kind(|own| !own.taken.is_empty() || is_near(own)) {
+        let has_less = |(resource, taken): (&Resource, &BTreeMap<u32, Bytes>)| {
             let asked = own.request.get(resource).copied().unwrap_or_default();
-            let have = Bytes(taken.values().map(|bytes| bytes.0).fold(0, u64::saturating_add));
-            taken.keys().any(over) || have < asked && own.bound_to.is_some() && !lends(after, id)
-        });
-        if is_short {
+            Bytes(taken.values().map(|bytes| bytes.0).fold(0, u64::saturating_add)) < asked
+        };
+        let lacks = if is_near(own) {
+            !supply.0.is_empty() && lacks(own)
+        } else {
+            own.bound_to.is_some() && own.taken.iter().any(has_less) && !lends(after, id)
+        };
+        if lacks || is_over(own, &held, &supply) {
             short.insert(id.pod.to_string());
         }
     }

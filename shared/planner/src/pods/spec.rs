@@ -1,8 +1,8 @@
 //! Pods whose specs are known: containers of every kind, one by one.
 
 use super::{
-    Asked, CpuPolicy, Plan, Pod, PodRequest, Refusal, Rules, State, Trace, division, dynamic, join, refuse,
-    sandbox, sandbox::ALL, settled, wording,
+    Asked, CpuPolicy, Plan, Pod, PodRequest, Refusal, Rules, State, Trace, division, dynamic, join,
+    near_memory, refuse, sandbox, sandbox::ALL, settled, wording,
 };
 use crate::{
     plan::{Flag, Reason, Rule},
@@ -203,7 +203,7 @@ fn rename(after: &mut State, pod: &Pod, main: &Asked) {
     }
 }
 
-/// A bound pod's memory is accounted to the nodes that it is on, as far as they have it; it is there already.
+/// The memory of a pod that is bound, or dedicated, is accounted to the nodes that it is on, as far as there is any; it is there already.
 fn account_memory(
     after: &mut State,
     machine: &Machine,
@@ -214,7 +214,9 @@ fn account_memory(
 ) {
     let entry = after.memory.containers.get(&id_of(pod, main));
     let Some(nodes) = entry.and_then(|entry| entry.bound_to.clone()) else { return };
-    if !pod.served_wishes().numa_binding() || pod.total_amounts(|_| true).is_empty() {
+    let accounted =
+        pod.served_wishes().numa_binding() || entry.is_some_and(|entry| near_memory::is_near(entry));
+    if !accounted || pod.total_amounts(|_| true).is_empty() {
         return;
     }
     let before: memory::State = after.memory.clone();

@@ -1,7 +1,7 @@
 //! Memory and huge pages: on which NUMA nodes there is enough, who has taken how much of which, and what `cpuset.mems` follows.
 //!
-//! Only bound pods are confined to NUMA nodes and only their bytes are accounted by node; everybody else may use every node
-//! with memory but those that an exclusive pod has for itself.
+//! Bound pods are confined to NUMA nodes and their bytes are accounted by node, and so are those of dedicated pods on the nodes that they
+//! are given; everybody else may use every node with memory but those that an exclusive pod has for itself.
 
 mod hints;
 mod place;

@@ -122,12 +122,9 @@ impl Placing<'_> {
                     .taken(&nodes, request.wishes.numa_exclusive() && request.qos == QosLevel::Dedicated)?;
                 entry.bound_to = Some(nodes);
             }
-            QosLevel::Dedicated => {
-                // An unbound dedicated container uses the memory beside its CPUs; it is accounted to no node.
-                entry.bound_to.clone_from(&request.cpu_nodes);
-            }
             QosLevel::Reclaimed => entry.bound_to = self.known_nodes().or_else(|| self.single_node()),
-            QosLevel::Shared | QosLevel::System => {}
+            // The memory of a dedicated container that is not bound lies beside its CPUs, which are not known here.
+            QosLevel::Dedicated | QosLevel::Shared | QosLevel::System => {}
         }
         Ok(Some(entry))
     }

@@ -21,7 +21,7 @@ pub struct Container {
     pub wishes: Wishes,
     /// What it asks for.
     pub request: BTreeMap<Resource, Bytes>,
-    /// What is accounted to it, by NUMA node: bound main containers alone have anything here.
+    /// What is accounted to it, by NUMA node: main containers that are bound or dedicated alone have anything here.
     pub taken: BTreeMap<Resource, BTreeMap<u32, Bytes>>,
     /// The NUMA nodes that it is bound to; `None` for one that follows what others leave.
     pub bound_to: Option<NumaMask>,
@@ -52,8 +52,6 @@ pub struct Request {
     pub wishes: Wishes,
     /// What is to be found for it: on a main container its whole pod's request where that is declared. Absent: none.
     pub bytes: BTreeMap<Resource, Bytes>,
-    /// The NUMA nodes of its CPUs, where it has CPUs of its own and is not bound.
-    pub cpu_nodes: Option<NumaMask>,
     /// Whether a running container is to have more or less than it has.
     pub resize: bool,
     /// Whether the pod is there to debug: nothing is set aside for it.
