@@ -48,7 +48,7 @@ fn older(a: Reading, b: Reading) -> Reading {
     Reading {
         value: 0.0,
         at: a.at.min(b.at),
-        interval_ns: a.interval_ns.max(b.interval_ns),
+        interval_s: a.interval_s.max(b.interval_s),
         clamped: a.clamped || b.clamped,
     }
 }

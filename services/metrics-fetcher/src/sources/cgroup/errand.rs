@@ -189,7 +189,7 @@ impl Errand {
             if self.wary
                 && let Some(why) = slot.untried(name)
             {
-                let absent = self.failed(&why, hands);
+                let absent = self.failed(why, hands);
                 if let Some(place) = hands.outcomes.get_mut(place) {
                     *place = Some(Err(absent));
                 }
@@ -250,19 +250,16 @@ impl Errand {
         contents.map_err(|what| {
             // Half of a file is no file.
             hands.rows.truncate(told);
-            self.failed(&what, hands)
+            self.failed(what, hands)
         })
     }
 
-    fn failed(&self, what: &str, hands: &mut Hands) -> Absent {
-        let what: Arc<str> = if self.id.cgroup.is_empty() {
-            what.into()
-        } else {
-            format!("{what} (cgroup {})", self.id.cgroup).into()
-        };
+    fn failed(&self, what: String, hands: &mut Hands) -> Absent {
+        let what =
+            if self.id.cgroup.is_empty() { what } else { format!("{what} (cgroup {})", self.id.cgroup) };
         hands.failed_files += 1;
-        hands.failure.get_or_insert_with(|| Arc::clone(&what));
-        Absent::Unreadable(what)
+        hands.failure.get_or_insert_with(|| what.as_str().into());
+        Absent::Unreadable(Arc::new(what))
     }
 }
 

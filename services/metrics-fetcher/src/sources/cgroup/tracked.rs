@@ -119,7 +119,7 @@ pub(super) fn fill(
         Ok(Told::Nothing) => return cell.after(Err(Absent::NotTold)),
         Err(absent) => return cell.after(Err(absent.clone())),
     };
-    let reading = Reading { value, at, interval_ns: 0, clamped };
+    let reading = Reading { value, at, interval_s: 0.0, clamped };
     match base {
         Some(base) => measure(metric.kind, cell, base, reading, identity),
         None => cell.after(Ok(reading)),
@@ -148,8 +148,7 @@ pub(crate) fn measure(
         Rate::TooClose if cell.last.is_none() => cell.after(Err(Absent::FirstReading)),
         Rate::TooClose => cell.clone(),
         Rate::PerSecond { value, interval } => {
-            let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
-            cell.after(Ok(Reading { value, interval_ns, ..reading }))
+            cell.after(Ok(Reading { value, interval_s: interval.as_secs_f32(), ..reading }))
         }
     }
 }
