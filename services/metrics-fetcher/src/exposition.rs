@@ -162,7 +162,7 @@ impl Scrape<'_> {
     }
 
     fn judge(&self, cell: &crate::sample::Cell, subject: &Subject) -> crate::sample::Judged {
-        cell.judge(self.at.clock.now(), self.at.ages, subject.removed.is_some(), None)
+        cell.judge(self.at.clock.now(), self.at.ages.of(cell), subject.removed.is_some(), None)
     }
 }
 

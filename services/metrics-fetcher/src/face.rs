@@ -1,13 +1,13 @@
 //! The gRPC face: asks, translates, answers.
 
-use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use oxalyst_proto::metrics::v1 as proto;
 use oxalyst_proto::metrics::v1::metrics_server::{Metrics, MetricsServer};
-use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
+use tokio_stream::{Stream, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
 
 use crate::aggregate::aggregate;
@@ -18,6 +18,7 @@ use crate::query::{self, Terms};
 use crate::settings::SetUp;
 use crate::sources::cgroup::Schedule;
 use crate::store::Store;
+use crate::watchers::{Watcher, Watchers};
 use crate::{catalogue, history};
 
 /// Answers from the newest snapshot; never waits for a pass.
@@ -35,6 +36,8 @@ pub struct Face {
     pub schedule: Schedule,
     /// The other sources.
     pub set_up: Arc<[SetUp]>,
+    /// Who watches.
+    pub watchers: Watchers,
 }
 
 // === impl Face ===
@@ -71,19 +74,11 @@ impl Metrics for Face {
         request: Request<proto::QueryRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let (face, request) = (self.clone(), request.into_inner());
+        let watcher = self.watchers.join().map_err(|e| Status::resource_exhausted(e.to_string()))?;
         // A name that is in no catalogue is told at once.
-        face.samples(&request)?;
-        let mut told = Told::default();
-        // The channel holds one number: who is slow finds the newest, and the sampler never waits.
+        face.samples(&proto::QueryRequest { ids: vec![String::new()], ..request.clone() })?;
         let news = WatchStream::new(self.store.news());
-        let replies = news.filter_map(move |_| match face.samples(&request) {
-            Ok(mut reply) => {
-                reply.samples = told.news(reply.samples);
-                (!reply.samples.is_empty()).then_some(Ok(reply))
-            }
-            Err(status) => Some(Err(status)),
-        });
-        Ok(Response::new(Box::pin(replies)))
+        Ok(Response::new(Box::pin(Replies { face, request, watcher, news })))
     }
 
     async fn aggregate(
@@ -147,52 +142,38 @@ impl Metrics for Face {
     }
 }
 
-/// What was delivered to one watcher: of each sample its time and quality.
-#[derive(Debug, Default)]
-pub struct Told(HashMap<[String; 5], (i64, i32)>);
-
-// === impl Told ===
-
-impl Told {
-    /// Those that the watcher has not seen; whoever is gone is forgotten.
-    pub fn news(&mut self, samples: Vec<proto::Sample>) -> Vec<proto::Sample> {
-        let mut next = HashMap::with_capacity(samples.len());
-        let mut news = Vec::new();
-        for sample in samples {
-            let s = &sample;
-            let key = [&s.metric, &s.container_id, &s.pod_uid, &s.cgroup, &s.instance].map(String::clone);
-            let state = (s.time_unix_ns, s.quality);
-            if self.0.get(&key) != Some(&state) {
-                news.push(sample);
-            }
-            next.insert(key, state);
-        }
-        self.0 = next;
-        news
-    }
+/// What one watcher gets. Nothing is made before the transport has room for it.
+struct Replies {
+    face: Face,
+    request: proto::QueryRequest,
+    watcher: Watcher,
+    /// It holds one number: who is slow finds the newest, and the sampler never waits.
+    news: WatchStream<u64>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+// === impl Replies ===
 
-    #[test]
-    fn t2_a_watcher_gets_what_changed_and_nothing_else() {
-        let sample = |metric: &str, value: f64, time: i64| proto::Sample {
-            metric: metric.to_owned(),
-            value: Some(value),
-            time_unix_ns: time,
-            ..proto::Sample::default()
-        };
-        let scopes = ["node", "numa", "cpu", "device", "container", "container-numa"];
-        let values = [34.0, 56.0, 78.0, 91.0, 91.0, 75.0];
-        let all = || scopes.iter().zip(values).map(|(s, v)| sample(s, v, 1)).collect::<Vec<_>>();
-        let mut told = Told::default();
-        assert_eq!(told.news(all()).iter().map(|s| s.value.unwrap()).collect::<Vec<_>>(), values);
-        let mut changed = all();
-        (changed[0], changed[3]) = (sample("node", 12.0, 2), sample("device", 22.0, 2));
-        let news: Vec<_> = told.news(changed.clone()).into_iter().map(|s| s.value.unwrap()).collect();
-        assert_eq!(news, [12.0, 22.0], "six and two are eight");
-        assert!(told.news(changed).is_empty());
+impl Stream for Replies {
+    type Item = Result<proto::QueryReply, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Self { face, request, watcher, news } = &mut *self;
+        loop {
+            let (publication, answer) = match watcher.amid() {
+                Some(amid) => amid,
+                None => {
+                    let Some(publication) = ready!(Pin::new(&mut *news).poll_next(cx)) else {
+                        return Poll::Ready(None);
+                    };
+                    match face.watchers.answer(request, publication, || face.samples(request)) {
+                        Ok(answer) => (publication, answer),
+                        Err(status) => return Poll::Ready(Some(Err(status))),
+                    }
+                }
+            };
+            if let Some(reply) = watcher.next(publication, &answer) {
+                return Poll::Ready(Some(Ok(reply)));
+            }
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use oxalyst_cgroups::read_text;
+
 /// CPUs and NUMA nodes, as sysfs tells them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
@@ -26,7 +28,7 @@ impl Machine {
         let entries = std::fs::read_dir(&root).into_iter().flatten().flatten();
         let lists = entries.filter_map(|entry| {
             let node = entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
-            Some((node, std::fs::read_to_string(entry.path().join("cpulist")).ok()?))
+            Some((node, read_text(&entry.path().join("cpulist")).ok()?))
         });
         Self { huge_kib: huge_pages(&host_root.join("sys/kernel/mm/hugepages")), ..Self::of(lists) }
     }
@@ -79,7 +81,7 @@ impl Machine {
             .zip(&self.of_cpu)
             .find_map(|(cpu, node)| {
                 let file = host_root.join(format!("sys/devices/system/cpu/cpu{cpu}/cache/index3/id"));
-                let text = std::fs::read_to_string(file).ok()?;
+                let text = read_text(&file).ok()?;
                 (text.trim().parse() == Ok(id)).then_some(*node).flatten()
             })
             .ok_or(UnknownCache(id))

@@ -18,6 +18,7 @@ use metrics_fetcher::sources::perf::{Events, Perf};
 use metrics_fetcher::sources::resctrl::{self, Resctrl};
 use metrics_fetcher::sources::{Remote, follow};
 use metrics_fetcher::store::{Source, Store};
+use metrics_fetcher::watchers::Watchers;
 use oxalyst_mesh::Mesh;
 use tonic::service::Routes;
 
@@ -94,7 +95,8 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
     };
     Reader::new(pass, settings.schedule(), wiring)?.start();
     let (terms, schedule) = (settings.terms(), settings.schedule());
-    let face = Face { store, names, clock, terms, schedule, set_up: settings.set_up().into() };
+    let watchers = Watchers::new(settings.max_watchers);
+    let face = Face { store, names, clock, terms, schedule, set_up: settings.set_up().into(), watchers };
     bound.serve(Routes::new(face.into_service())).await?;
     Ok(())
 }

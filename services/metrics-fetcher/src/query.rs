@@ -200,8 +200,10 @@ impl<'a> Asked<'a> {
             Some(layer) => (&**layer.find(key)?, layer.ages, layer.pass.trouble.as_deref()),
             None => return None,
         };
+        let cell = subject.cells.get(place)?;
+        let ages = if source == Source::Kernel { ages.of(cell) } else { ages };
         let ages = Ages { max_age: self.max_age.unwrap_or(ages.max_age), ..ages };
-        let judged = subject.cells.get(place)?.judge(self.now, ages, gone, trouble);
+        let judged = cell.judge(self.now, ages, gone, trouble);
         Some(Chosen { judged, source, subject })
     }
 

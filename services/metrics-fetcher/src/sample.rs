@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::catalogue::TICK_INTERVAL;
 use crate::clock::Now;
 
 /// A value that was read.
@@ -98,6 +99,23 @@ pub struct Judged {
     pub interval: Duration,
     /// Why it is stale or missing; empty when fresh.
     pub reason: String,
+}
+
+// === impl Ages ===
+
+impl Ages {
+    /// The ages that hold for a cell where a request names none. A rate over a window that is longer than the period comes
+    /// once a window, not once a period.
+    #[must_use]
+    pub fn of(self, cell: &Cell) -> Self {
+        let window = cell.last.map(|last| last.interval()).filter(|window| *window >= TICK_INTERVAL);
+        match window {
+            Some(_) if self.max_age < 3 * TICK_INTERVAL => {
+                Self { max_age: self.max_age + TICK_INTERVAL, withdrawal: self.withdrawal + TICK_INTERVAL }
+            }
+            _ => self,
+        }
+    }
 }
 
 // === impl Reading ===
@@ -245,6 +263,20 @@ mod tests {
             assert_eq!(judged.at, Some(at(100)), "the last time stays known");
             assert_eq!(judged.reason.is_empty(), quality == Quality::Fresh, "at {now}: {}", judged.reason);
         }
+    }
+
+    #[test]
+    fn a_rate_over_a_window_longer_than_the_period_is_fresh_until_the_next_window() {
+        let ages = Ages { max_age: Duration::from_millis(1500), withdrawal: Duration::from_secs(5) };
+        let rate =
+            |interval_s| Cell::default().after(Ok(Reading { interval_s, ..Reading::level(7.0, at(100)) }));
+        let (windowed, short) = (rate(2.0), rate(0.5));
+        let judged = |cell: &Cell, seconds| cell.judge(at(seconds), ages.of(cell), false, None).quality;
+        assert_eq!((judged(&windowed, 102), judged(&short, 102)), (Quality::Fresh, Quality::Stale));
+        assert_eq!((judged(&windowed, 104), judged(&windowed, 108)), (Quality::Stale, Quality::Missing));
+        // With a period that is longer than the window it is as any other.
+        let slow = Ages { max_age: Duration::from_secs(15), withdrawal: Duration::from_secs(50) };
+        assert_eq!(slow.of(&windowed).max_age, slow.max_age);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct Settings {
     pub pass_deadline_ms: u64,
     /// A read that takes longer is given up with its thread, at most four at a time, milliseconds, at least 10.
     pub read_deadline_ms: u64,
+    /// So many may watch at once, 1..=1024; another is refused.
+    pub max_watchers: usize,
     /// malachite, if it is to be asked.
     pub malachite: Endpoint,
     /// From one question for its sensors to the next, milliseconds, at least 100; 0: they are not asked for.
@@ -126,6 +128,7 @@ impl Default for Settings {
             forget_after_periods: 20,
             pass_deadline_ms: 2000,
             read_deadline_ms: 1000,
+            max_watchers: 64,
             malachite: Endpoint::default(),
             malachite_realtime_period_ms: 1000,
             kubelet: Endpoint { period_ms: 10_000, timeout_ms: 5000, ..Endpoint::default() },
@@ -157,6 +160,8 @@ impl Settings {
         range((100..=600_000).contains(&self.period_ms), "period_ms", self.period_ms, "within 100..=600000")?;
         range(self.pass_deadline_ms > 0, "pass_deadline_ms", self.pass_deadline_ms, "at least 1")?;
         range(self.read_deadline_ms >= 10, "read_deadline_ms", self.read_deadline_ms, "at least 10")?;
+        let watchers = u64::try_from(self.max_watchers).unwrap_or(u64::MAX);
+        range((1..=1024).contains(&watchers), "max_watchers", watchers, "within 1..=1024")?;
         let (stale, withdraw, forget) =
             (self.stale_after_periods, self.withdraw_after_periods, self.forget_after_periods);
         range(stale > 0, "stale_after_periods", stale.into(), "at least 1")?;
@@ -309,6 +314,7 @@ mod tests {
             Settings { withdraw_after_periods: 2, ..Settings::default() },
             Settings { forget_after_periods: 2, ..Settings::default() },
             Settings { pass_deadline_ms: 0, ..Settings::default() },
+            Settings { max_watchers: 0, ..Settings::default() },
             Settings { read_deadline_ms: 9, ..Settings::default() },
             Settings { malachite_realtime_period_ms: 9, ..Settings::default() },
             Settings { cgroup_roots: vec!["/a/../..".to_owned()], ..Settings::default() },

@@ -317,6 +317,13 @@ impl Store {
         self.news.subscribe()
     }
 
+    /// Another read was given up; told at once, for the pass that it belongs to may take long.
+    pub fn publish_late(&self) {
+        let mut snapshot = Snapshot::clone(&self.newest.load());
+        snapshot.pass.late += 1;
+        self.publish(snapshot);
+    }
+
     /// Says what ails the source, leaving everything else as it is.
     pub fn publish_trouble(&self, trouble: Arc<str>) {
         let mut snapshot = Snapshot::clone(&self.newest.load());

@@ -33,11 +33,21 @@ impl Drop for World {
 
 impl World {
     fn start() -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_metrics-fetcher")))
+    }
+
+    /// With so few descriptors that no file stays open between passes.
+    fn start_with_nothing_open() -> Self {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "ulimit -n 100 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_metrics-fetcher")]);
+        Self::start_by(command)
+    }
+
+    fn start_by(mut command: Command) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (host, run) = (dir.path().join("host"), dir.path().join("run"));
         let fixture = Fixture::create(&host, Layout::V2).unwrap();
         fixture.cgroup(&container("c0")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_metrics-fetcher"));
         command
             .env_clear()
             .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
@@ -64,13 +74,41 @@ impl World {
 
     /// A container whose `memory.stat` is a pipe; it is put in place in one step.
     fn hanging(&self, id: &str) {
+        self.hanging_in(id, &[STAT]);
+    }
+
+    /// The same with pipes in place of several files.
+    fn hanging_in(&self, id: &str, files: &[&str]) {
         let aside = CgroupPath::new(&format!("aside/{id}")).unwrap();
         self.fixture.cgroup(&aside).unwrap();
         let place = |path| self.fixture.dir(Controller::Memory, path);
-        let pipe = place(&aside).join(STAT);
-        std::fs::remove_file(&pipe).unwrap();
-        mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for file in files {
+            let pipe = place(&aside).join(file);
+            std::fs::remove_file(&pipe).unwrap();
+            mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        }
         std::fs::rename(place(&aside), place(&container(id))).unwrap();
+    }
+
+    /// Whoever waits for a writer of these pipes goes on, and files of another container stand in their place.
+    fn answered(&self, id: &str, files: &[&str]) {
+        for file in files {
+            let file = self.stat_of(id).with_file_name(file);
+            let pipe = file.with_extension("pipe");
+            std::fs::rename(&file, &pipe).unwrap();
+            std::fs::copy(self.stat_of("c0").with_file_name(file.file_name().unwrap()), &file).unwrap();
+            // Nobody waits at one that was not tried.
+            let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+            drop(rustix::fs::open(&pipe, flags, Mode::empty()));
+        }
+    }
+
+    async fn readers_are(&self, count: usize) {
+        let began = Instant::now();
+        while self.readers() != count {
+            assert!(began.elapsed() < DEADLINE, "{} threads read, not {count}", self.readers());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     async fn sample(&mut self, id: &str, metric: &str) -> Option<Sample> {
@@ -226,8 +264,83 @@ async fn m15_a_listing_that_hangs_costs_its_thread_and_not_the_pass() {
 }
 
 #[tokio::test]
-async fn m15_four_threads_are_given_up_and_no_more() {
+async fn m15_files_of_one_container_that_hang_cost_two_threads_and_not_the_pass() {
+    for files in [&["memory.stat", "io.stat"][..], &["memory.stat", "io.stat", "memory.current"]] {
+        let mut world = World::start();
+        world.until("c0", RSS, fresh).await;
+        world.hanging_in("c1", files);
+        world.readers_are(3).await;
+        // All that is another's is read on and on, longer than any of them is let alone.
+        let before = world.until("c0", RSS, fresh).await;
+        world.until("c0", RSS, |s| fresh(s) && s.cycle > before.cycle + 40).await;
+        let node = world
+            .client
+            .query(QueryRequest { metrics: vec!["mem.total.system".to_owned()], ..QueryRequest::default() });
+        let node = node.await.unwrap().into_inner().samples;
+        assert!(fresh(&node[0]), "{node:?}");
+        assert_eq!(world.readers(), 3);
+        let source = world.source().await;
+        assert_eq!(source.late_reads_total, 2, "{source:?}");
+        assert!(source.error.contains("uid-1/c1"), "{source:?}");
+        assert_eq!(world.lines("cgroups cannot be read"), 0, "{}", world.log());
+        // They answer at last: every file is read again.
+        world.answered("c1", files);
+        world.until("c1", RSS, fresh).await;
+        world.until("c1", USAGE, fresh).await;
+        world.readers_are(1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_file_without_end_is_not_read_whole_and_says_so() {
     let mut world = World::start();
+    world.until("c0", RSS, fresh).await;
+    let pid = world.child.id();
+    let peak = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let before = peak();
+    let (stat, proc) = (world.stat_of("c0"), world.dir.path().join("host/proc/vmstat"));
+    for file in [&stat, &proc] {
+        let file = std::fs::File::options().write(true).open(file).unwrap();
+        file.set_len(1 << 30).unwrap();
+    }
+    let late = world.until("c0", RSS, |s| s.reason.contains("longer than")).await;
+    assert!(late.reason.contains(STAT), "{late:?}");
+    assert!(world.source().await.error.contains("longer than"));
+    assert!(peak() < before + (64 << 10), "{} KiB at most, {before} before", peak());
+    // The others are read on.
+    world.until("c0", USAGE, fresh).await;
+}
+
+#[tokio::test]
+async fn m15_with_four_threads_lost_who_comes_is_let_alone_and_the_rest_is_read_on() {
+    let mut world = World::start();
+    world.until("c0", RSS, fresh).await;
+    for n in 1..=4 {
+        world.hanging(&format!("c{n}"));
+        world.until(&format!("c{n}"), RSS, |s| s.reason.contains("given up")).await;
+    }
+    assert_eq!(world.readers(), 5);
+    world.hanging("c5");
+    let late = world.until("c5", RSS, |s| s.reason.contains("not tried")).await;
+    assert!(late.value.is_none() && late.reason.contains(STAT), "{late:?}");
+    let before = world.until("c0", RSS, fresh).await;
+    world.until("c0", RSS, |s| fresh(s) && s.cycle > before.cycle + 20).await;
+    assert_eq!((world.readers(), world.source().await.late_reads_total), (5, 4));
+    // With one thread back there is one to lose.
+    world.answered("c1", &[STAT]);
+    world.until("c1", RSS, fresh).await;
+    world.until("c5", RSS, |s| s.reason.contains("given up")).await;
+    world.answered("c5", &[STAT]);
+    world.until("c5", RSS, fresh).await;
+}
+
+#[tokio::test]
+async fn m15_four_threads_are_given_up_and_no_more() {
+    let mut world = World::start_with_nothing_open();
     world.until("c0", RSS, fresh).await;
     for n in 1..=4 {
         world.hanging(&format!("c{n}"));
@@ -236,7 +349,10 @@ async fn m15_four_threads_are_given_up_and_no_more() {
     let before = world.until("c0", RSS, fresh).await;
     world.until("c0", RSS, |s| fresh(s) && s.cycle > before.cycle).await;
     assert_eq!(world.readers(), 5);
-    world.hanging("c5");
+    // A file that was read until now.
+    let (stat, pipe) = (world.stat_of("c0"), world.stat_of("c0").with_file_name("pipe"));
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    std::fs::rename(&pipe, &stat).unwrap();
     // Now the pass itself hangs, and says so; everything ages, nothing is wiped.
     let late = world.until("c0", RSS, |s| s.quality() == Quality::Stale).await;
     assert!(late.value.is_some() && late.reason.contains("deadline"), "{late:?}");

@@ -300,6 +300,56 @@ async fn what_a_plugin_pushes_is_told_beside_the_rest() {
 }
 
 #[tokio::test]
+async fn watchers_that_do_not_read_take_bounded_memory_hold_up_no_pass_and_are_capped() {
+    let mut world = World::start(Layout::V2);
+    for n in 2..40 {
+        let cgroup = CgroupPath::new(&format!("kubepods/burstable/poduid-{n}/c{n}")).unwrap();
+        world.fixture.cgroup(&cgroup).unwrap();
+    }
+    let all = |s: &[Sample]| s.len() == 39 && s.iter().all(|s| s.quality() == Quality::Fresh);
+    let rss = QueryRequest { metrics: vec!["mem.rss.container".to_owned()], ..QueryRequest::default() };
+    world.until(rss.clone(), all).await;
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", world._process.0.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let before = resident();
+    let mut idle = Vec::new();
+    for _ in 0..64 {
+        // A connection each, whose replies nobody takes.
+        let mut client = MetricsClient::new(connect(&world.dir.path().join("run"), "metrics-fetcher"));
+        let watch = client.watch(QueryRequest::default()).await.unwrap().into_inner();
+        idle.push((client, watch));
+    }
+    let refused = world.client.clone().watch(rss.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(refused.message().contains("max_watchers"), "{refused}");
+    let cycle = world.client.clone().query(of_container("mem.rss.container")).await.unwrap();
+    let cycle = cycle.into_inner().samples[0].cycle;
+    let mut asking = world.client.clone();
+    let began = Instant::now();
+    loop {
+        let reply = asking.query(of_container("mem.rss.container")).await.unwrap().into_inner();
+        if is(&reply.samples, Quality::Fresh) && reply.samples[0].cycle > cycle + 20 {
+            break;
+        }
+        assert!(began.elapsed() < DEADLINE, "passes do not go on: {:?}", reply.samples);
+        tokio::time::sleep(POLL).await;
+    }
+    // One message and what was seen of some 9,000 samples for each, not a list of all of them.
+    let each = resident().saturating_sub(before) / 64;
+    assert!(each < 1200, "{each} KiB for each watcher");
+    // Who leaves makes room.
+    idle.pop();
+    let began = Instant::now();
+    while let Err(status) = world.client.watch(rss.clone()).await {
+        assert!(began.elapsed() < DEADLINE, "{status}");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+#[tokio::test]
 async fn m14_every_exposed_name_is_listed_here() {
     let mut world = World::start(Layout::V2);
     world.until(of_container("cpu.usage.container"), |s| is(s, Quality::Fresh)).await;

@@ -60,6 +60,16 @@ pub enum Error {
         /// What it says.
         now: String,
     },
+    /// A file that no kernel makes.
+    #[error(
+        "read {path}: it is longer than {longest} bytes, so it is none of the kernel's: see what is mounted there"
+    )]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// What is read at most.
+        longest: usize,
+    },
     /// An empty cpuset would stop every task of the cgroup (v1) or silently mean "the parent's" (v2).
     #[error("refusing to write an empty list to {path}")]
     EmptyList {

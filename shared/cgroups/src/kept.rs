@@ -8,15 +8,17 @@ use crate::error::Error;
 
 /// Grows a buffer in steps of this many bytes: larger than any file that is read every pass.
 const STEP: usize = 16 * 1024;
+/// No file of the kernel is longer: the longest, of a machine with a thousand CPUs, have a few MiB.
+pub const LONGEST: usize = 16 << 20;
 
 /// Reads the whole of `file` from its beginning into `buffer` and returns the filled part.
 ///
-/// `buffer` only ever grows and is meant to be used again for the next file; its old contents are not cleared.
+/// `buffer` only ever grows, up to [`LONGEST`], and is meant to be used again for the next file; its old contents are not cleared.
 /// A read that leaves room is the end: kernfs and seq files render the whole content at offset 0 into a buffer that
 /// has room for it, so a second call that returns nothing would only double the cost. `path` is for the error alone.
 ///
 /// # Errors
-/// [`Error::Io`] with operation "read"; [`Error::is_gone`] tells whether the cgroup was removed.
+/// [`Error::Io`] with operation "read"; [`Error::is_gone`] tells whether the cgroup was removed. [`Error::TooLong`].
 pub fn read_into<'b>(file: &File, path: &Path, buffer: &'b mut Vec<u8>) -> Result<&'b [u8], Error> {
     if buffer.is_empty() {
         buffer.resize(STEP, 0);
@@ -32,7 +34,13 @@ pub fn read_into<'b>(file: &File, path: &Path, buffer: &'b mut Vec<u8>) -> Resul
                 if n < wanted {
                     return Ok(buffer.get(..filled).unwrap_or_default());
                 }
-                buffer.resize(buffer.len() + STEP, 0);
+                if filled >= LONGEST {
+                    // What was taken for it is of no use to any other file.
+                    buffer.truncate(STEP);
+                    buffer.shrink_to_fit();
+                    return Err(Error::TooLong { path: path.to_path_buf(), longest: LONGEST });
+                }
+                buffer.resize(filled + filled.clamp(STEP, LONGEST), 0);
             }
             Err(Errno::INTR) => {}
             Err(e) => return Err(Error::io("read", path, e.into())),
@@ -52,6 +60,20 @@ pub fn is_dead(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_without_end_is_given_up_and_its_room_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("memory.stat");
+        let file = File::options().create_new(true).read(true).write(true).open(&path).unwrap();
+        file.set_len(1 << 30).unwrap();
+        let mut buffer = Vec::new();
+        let error = read_into(&file, &path, &mut buffer).unwrap_err().to_string();
+        assert!(error.contains("memory.stat") && error.contains("16777216"), "{error}");
+        assert!(buffer.capacity() < LONGEST);
+        file.set_len(LONGEST as u64 - 1).unwrap();
+        assert_eq!(read_into(&file, &path, &mut buffer).unwrap().len(), LONGEST - 1);
+    }
 
     #[test]
     fn a_file_longer_than_the_buffer_is_read_whole() {

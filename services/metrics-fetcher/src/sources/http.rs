@@ -232,7 +232,7 @@ impl Client {
     fn token(&self) -> Result<Option<HeaderValue>, FetchError> {
         let Some(path) = &self.settings.token_file else { return Ok(None) };
         let fault = |what: String| FetchError::Token { path: path.clone(), what };
-        let token = std::fs::read_to_string(path).map_err(|e| fault(e.to_string()))?;
+        let token = oxalyst_cgroups::read_text(path).map_err(|e| fault(e.to_string()))?;
         let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim()))
             .map_err(|_| fault("it holds characters that no header can carry".to_owned()))?;
         value.set_sensitive(true);

@@ -67,7 +67,7 @@ impl Perf {
 
     /// Which CPUs are online; if others than before, everything is opened anew.
     fn online(&mut self) {
-        let list = std::fs::read_to_string(self.host_root.join("sys/devices/system/cpu/online"));
+        let list = oxalyst_cgroups::read_text(&self.host_root.join("sys/devices/system/cpu/online"));
         let cpus: Vec<usize> = cpulist(&list.unwrap_or_else(|_| "0".to_owned()))
             .filter_map(|cpu| usize::try_from(cpu).ok())
             .collect();

@@ -140,7 +140,8 @@ fn folders(dir: &Path) -> impl Iterator<Item = String> + use<> {
 fn counted(mon_data: &Path) -> Counted {
     let caches = folders(mon_data).filter_map(|name| {
         let cache = name.strip_prefix("mon_L3_")?.parse().ok()?;
-        let count = |file| fs::read_to_string(mon_data.join(&name).join(file)).ok()?.trim().parse().ok();
+        let count =
+            |file| oxalyst_cgroups::read_text(&mon_data.join(&name).join(file)).ok()?.trim().parse().ok();
         Some((cache, ["mbm_total_bytes", "mbm_local_bytes"].map(count)))
     });
     caches.collect()

@@ -32,6 +32,8 @@ pub(super) enum Slot {
     Closed,
     /// Open.
     Kept(File),
+    /// Not open, and not read since a read of another file of the same subject hung.
+    Untried,
     /// A read of it hangs, and its thread was given up; tried again once that came back, and not at once.
     Hung { why: Arc<str>, thread: Arc<Progress>, again: u64 },
     /// Could not be opened; tried again later.
@@ -56,6 +58,30 @@ pub fn raise_file_limit() {
         && let Err(e) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum })
     {
         tracing::warn!(error = %e, limit = ?current, "RLIMIT_NOFILE stays low: files past it are opened anew each pass");
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    /// Why it is let alone where nothing may be tried that is not known to answer.
+    pub(super) fn untried(&self, name: &str) -> Option<String> {
+        match self {
+            Self::Hung { why, .. } => Some(why.to_string()),
+            Self::Untried => Some(format!("{name}: not tried, because other reads hang")),
+            _ => None,
+        }
+    }
+
+    /// What is to be remembered of it even if everything open is lost.
+    pub(super) fn mark(&self) -> Option<Self> {
+        match self {
+            Self::Hung { why, thread, again } => {
+                Some(Self::Hung { why: Arc::clone(why), thread: Arc::clone(thread), again: *again })
+            }
+            Self::Untried => Some(Self::Untried),
+            _ => None,
+        }
     }
 }
 
@@ -87,7 +113,10 @@ impl Descriptors {
     }
 
     pub(super) fn close(&mut self, slot: &mut Slot) {
-        if let Slot::Kept(_) = std::mem::take(slot) {
+        // That a read hangs is true of what comes in its place until the contrary is known.
+        if slot.mark().is_none()
+            && let Slot::Kept(_) = std::mem::take(slot)
+        {
             self.kept.fetch_sub(1, Ordering::Relaxed);
         }
     }

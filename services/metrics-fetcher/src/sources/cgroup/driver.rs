@@ -11,11 +11,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::errand::Progress;
+use super::lost::MOST_LOST;
 use super::{Named, Pass};
 use crate::store::Snapshot;
-
-/// So many threads may hang at once; a pass that loses one more waits with it.
-pub(super) const MOST_LOST: usize = 4;
 
 /// Makes passes on a thread of its own. Clones share it.
 ///
@@ -82,21 +80,21 @@ impl Driver {
         self.0.lost.load(Ordering::Relaxed)
     }
 
-    /// Gives the thread up if it has been reading one file, or listing one folder, for longer than `deadline`.
-    pub(super) fn watch(&self, seen: &mut Watch, deadline: Duration) {
+    /// Gives the thread up if it has been reading one file, or listing one folder, for longer than `deadline`; true if so.
+    pub(super) fn watch(&self, seen: &mut Watch, deadline: Duration) -> bool {
         let mut desk = match self.0.desk.try_lock() {
             Ok(desk) => desk,
             Err(TryLockError::Poisoned(desk)) => desk.into_inner(),
             // It is at its desk.
-            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::WouldBlock) => return false,
         };
         let step = desk.progress.step();
         if !desk.away || step != seen.step {
             *seen = Watch { step, since: Instant::now() };
-            return;
+            return false;
         }
         if seen.since.elapsed() < deadline || self.lost() >= MOST_LOST {
-            return;
+            return false;
         }
         let thread = std::mem::take(&mut desk.progress);
         thread.give_up();
@@ -107,6 +105,7 @@ impl Driver {
             tracing::error!(%error, "no thread is left to go on with the pass");
             desk.order = None;
         }
+        true
     }
 
     fn spawn(&self, number: u64, resume: bool) -> io::Result<()> {

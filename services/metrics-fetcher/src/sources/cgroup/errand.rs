@@ -44,6 +44,8 @@ pub(super) struct Errand {
     pub(super) at: Now,
     /// Some file seems to be gone.
     pub(super) gone: bool,
+    /// Nothing may be tried that is not known to answer: enough threads hang.
+    pub(super) wary: bool,
 }
 
 /// Where a thread is, for whoever watches it.
@@ -93,7 +95,7 @@ impl Hands {
 // === impl Progress ===
 
 impl Progress {
-    fn begin(&self, file: usize) {
+    pub(super) fn begin(&self, file: usize) {
         let reads = self.step.load(Ordering::Relaxed) >> 8;
         let file = u64::try_from(file).unwrap_or(0) & 0xff;
         self.step.store((reads + 1) << 8 | file, Ordering::Relaxed);
@@ -175,6 +177,11 @@ impl Whom {
 // === impl Errand ===
 
 impl Errand {
+    /// The files of `whom`, not read yet.
+    pub(super) fn new(whom: Whom, id: Arc<Id>, cgroup: Option<Arc<CgroupPath>>, slots: Vec<Slot>) -> Self {
+        Self { whom, id, cgroup, slots, at: Now::default(), gone: false, wary: false }
+    }
+
     /// Reads every file once. Blocks for as long as the kernel does.
     pub(super) fn run(&mut self, hands: &mut Hands, progress: &Progress) {
         // One reading of the clock serves all files of a subject: it stands before the first, which is the one of CPU
@@ -189,6 +196,15 @@ impl Errand {
             if file.huge_kib().is_some_and(|kib| !hands.machine.has_huge_pages(kib)) {
                 if let Some(place) = hands.outcomes.get_mut(place) {
                     *place = Some(Err(Absent::NotHere));
+                }
+                continue;
+            }
+            if self.wary
+                && let Some(why) = slot.untried(name)
+            {
+                let absent = self.failed(why, hands);
+                if let Some(place) = hands.outcomes.get_mut(place) {
+                    *place = Some(Err(absent));
                 }
                 continue;
             }
@@ -247,12 +263,16 @@ impl Errand {
         contents.map_err(|what| {
             // Half of a file is no file.
             hands.rows.truncate(told);
-            let what =
-                if self.id.cgroup.is_empty() { what } else { format!("{what} (cgroup {})", self.id.cgroup) };
-            hands.failed_files += 1;
-            hands.failure.get_or_insert_with(|| what.as_str().into());
-            Absent::Unreadable(Arc::new(what))
+            self.failed(what, hands)
         })
+    }
+
+    fn failed(&self, what: String, hands: &mut Hands) -> Absent {
+        let what =
+            if self.id.cgroup.is_empty() { what } else { format!("{what} (cgroup {})", self.id.cgroup) };
+        hands.failed_files += 1;
+        hands.failure.get_or_insert_with(|| what.as_str().into());
+        Absent::Unreadable(Arc::new(what))
     }
 }
 

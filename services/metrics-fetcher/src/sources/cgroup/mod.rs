@@ -7,6 +7,7 @@ mod discovery;
 mod driver;
 mod errand;
 mod floor;
+mod lost;
 mod news;
 mod part;
 mod pass;

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use oxalyst_cgroups::{CgroupPath, Hierarchy};
 
-use super::descriptors::{Descriptors, LONGEST_WAIT, Slot};
+use super::descriptors::{Descriptors, Slot};
 use super::discovery::Place;
 use super::errand::{Errand, Hands, Progress, Whom, numa_file};
+use super::lost::Lost;
 use super::scout::{Found, Named, Roll, Scout, Search, Tree};
 use super::tops::top_cgroups;
 use super::tracked::Tracked;
@@ -60,6 +61,7 @@ pub struct Pass {
     scout: Option<Scout>,
     /// A thread that hangs in a search, and what is said of it.
     lost_scout: Option<(Arc<Progress>, Arc<str>)>,
+    lost: Lost,
     descriptors: Descriptors,
     /// Sorted by path.
     containers: Vec<Member>,
@@ -108,6 +110,7 @@ impl Pass {
             unified: None,
             scout: None,
             lost_scout: None,
+            lost: Lost::default(),
             descriptors: Descriptors::within_limit(),
             containers: Vec::new(),
             removed: Vec::new(),
@@ -193,22 +196,20 @@ impl Pass {
     pub(super) fn next(&mut self) -> Option<Errand> {
         let whom = self.whom()?;
         let fresh = || whom.files().iter().map(|_| Slot::Closed).collect();
-        Some(match whom {
-            Whom::Numa(node) => Errand {
-                whom,
-                id: Arc::default(),
-                cgroup: None,
-                slots: self.numa_slots.insert(node, Vec::new()).unwrap_or_else(fresh),
-                at: Now::default(),
-                gone: false,
-            },
-            Whom::Node => self.node.errand(whom, None),
-            Whom::Top(_) | Whom::Container(_) => {
-                let member = self.member(whom)?;
-                let path = Arc::clone(&member.path);
-                member.tracked.errand(whom, Some(path))
+        let (mut errand, new) = match whom {
+            Whom::Numa(node) => {
+                let before = self.numa_slots.insert(node, Vec::new());
+                let new = before.is_none();
+                (Errand::new(whom, Arc::default(), None, before.unwrap_or_else(fresh)), new)
             }
-        })
+            Whom::Node => (self.node.errand(whom, None), self.node.subject.read.is_none()),
+            Whom::Top(_) | Whom::Container(_) => {
+                let Member { path, tracked, .. } = self.member(whom)?;
+                (tracked.errand(whom, Some(Arc::clone(path))), tracked.subject.read.is_none())
+            }
+        };
+        self.lost.before(&mut errand, new);
+        Some(errand)
     }
 
     /// Takes what an errand brought.
@@ -235,10 +236,11 @@ impl Pass {
     }
 
     /// A read of the present errand has taken longer than `after`: the thread keeps what it has, the file is let alone until
-    /// the thread comes back, and the errand is to be run anew.
+    /// the thread comes back, and the rest of the errand until the next pass: a subject costs a pass one thread.
     pub(super) fn give_up(&mut self, thread: &Arc<Progress>, after: Duration) {
         self.late_total += 1;
         self.under_way.cpu_began = None;
+        self.lost.add(thread);
         if std::mem::take(&mut self.under_way.searching) {
             let (folder, ms) = (thread.folder(), after.as_millis());
             let why: Arc<str> = format!(
@@ -252,14 +254,11 @@ impl Pass {
             return;
         }
         let Some(whom) = self.whom() else { return };
-        let (place, unified) = (thread.file(), self.unified == Some(true));
-        let name = whom.files().get(place).and_then(|file| whom.name_of(*file, unified)).unwrap_or_default();
-        let why = format!("{name}: a read took longer than {} ms and was given up", after.as_millis());
-        let mut slots: Vec<Slot> = whom.files().iter().map(|_| Slot::Closed).collect();
-        if let Some(slot) = slots.get_mut(place) {
-            let again = self.number + LONGEST_WAIT;
-            *slot = Slot::Hung { why: why.into(), thread: Arc::clone(thread), again };
-        }
+        let unified = self.unified == Some(true);
+        let (slots, why) = self.lost.slots(whom, unified, (thread, after), self.number);
+        self.under_way.done += 1;
+        self.under_way.failed_files += 1;
+        self.under_way.failure.get_or_insert(why);
         match whom {
             Whom::Numa(node) => drop(self.numa_slots.insert(node, slots)),
             Whom::Node => self.node.replace(slots),

@@ -89,13 +89,15 @@ impl Reader {
         let answer = self.driver.order(self.wiring.names.named());
         self.under_way = Some(now);
         let (driver, deadline) = (self.driver.clone(), self.schedule.read_deadline);
+        let store = Arc::clone(&self.wiring.store);
         let answer = async move {
             let (mut answer, mut seen) = (answer, Watch::default());
             loop {
                 // Four looks within a deadline: a read is given up after it, and soon after.
                 match tokio::time::timeout(deadline / 4, &mut answer).await {
                     Ok(answer) => return answer,
-                    Err(_) => driver.watch(&mut seen, deadline),
+                    Err(_) if driver.watch(&mut seen, deadline) => store.publish_late(),
+                    Err(_) => {}
                 }
             }
         };

@@ -62,7 +62,7 @@ impl Tracked {
     /// Its files, for a thread to read them.
     pub(super) fn errand(&mut self, whom: Whom, cgroup: Option<Arc<CgroupPath>>) -> Errand {
         let slots = std::mem::take(&mut self.slots);
-        Errand { whom, id: Arc::clone(&self.subject.id), cgroup, slots, at: Now::default(), gone: false }
+        Errand::new(whom, Arc::clone(&self.subject.id), cgroup, slots)
     }
 
     /// Files with nothing open, but for the one whose read hangs.
