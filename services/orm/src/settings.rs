@@ -36,6 +36,9 @@ pub struct Settings {
     pub reserved_cpus: String,
     /// CPUs kept for the system by number, spread over the NUMA nodes, where `reserved_cpus` is empty. None by default.
     pub reserved_cpu_count: u64,
+    /// CPUs that serve interrupts, in Linux list format: nobody is given them but `system_cores` that name the pool `interrupt`. None
+    /// by default.
+    pub interrupt_cpus: String,
     /// CPUs that the root of the cgroup tree may use, in Linux list format; empty: all.
     pub root_cpuset: String,
     /// `dynamic`: by QoS level; `native`: as the kubelet's static managers do, by Kubernetes' own class.
@@ -136,6 +139,7 @@ impl Default for Settings {
             decisions_max_bytes: 2 << 20,
             reserved_cpus: rules.reserved_cpus,
             reserved_cpu_count: rules.reserved_cpu_count,
+            interrupt_cpus: rules.interrupt_cpus,
             root_cpuset: rules.root_cpuset,
             cpu_policy: rules.cpu_policy,
             topology_policy: rules.topology_policy,
@@ -219,6 +223,7 @@ impl Settings {
             pod_label_kept_keys: _,
             reserved_cpus,
             reserved_cpu_count,
+            interrupt_cpus,
             root_cpuset,
             cpu_policy,
             topology_policy,
@@ -240,6 +245,7 @@ impl Settings {
         RuleSettings {
             reserved_cpus,
             reserved_cpu_count,
+            interrupt_cpus,
             root_cpuset,
             cpu_policy,
             topology_policy,

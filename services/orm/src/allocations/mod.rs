@@ -33,6 +33,7 @@ use std::time::Duration;
 use actix::{Actor, AsyncContext as _, Context, Handler, Message, WeakAddr};
 use oxalyst_ledger::{Change, CommitError, Ledger};
 use oxalyst_mesh::{Condition, Facts};
+use oxalyst_proto::orm::v1 as orm;
 use oxalyst_proto::orm::v1::PlacementEvent;
 use oxalyst_topology::Machine;
 use tokio::sync::broadcast;
@@ -44,6 +45,7 @@ use absent::Absent;
 use machine::Watched;
 use oxalyst_planner::decision::Step;
 use oxalyst_planner::pods::{self, Plan, Request, Rules, State};
+use oxalyst_planner::policy::INTERRUPT;
 
 /// Requests that may wait for the actor. A node starts pods one by one; more than this is a flood.
 const MAILBOX: usize = 256;
@@ -144,7 +146,7 @@ impl Allocations {
             snapshot: false,
             placed: wire::placements(&self.state, &self.view(), &affected),
             removed_pod_uids: removed,
-            pools: wire::pools(&self.state, &self.view()),
+            pools: self.pools(),
         });
         self.metrics.pods(self.state.pods.len());
         if changes_something {
@@ -175,6 +177,17 @@ impl Allocations {
     /// The machine as far as it may be used.
     fn view(&self) -> Cow<'_, Machine> {
         self.rules.confine(&self.machine)
+    }
+
+    /// The pools as they are told. The one for interrupts follows from the settings alone: under the native policy the state has none.
+    fn pools(&self) -> Vec<orm::Pool> {
+        let mut pools = wire::pools(&self.state, &self.view());
+        let interrupt = self.watched.interrupt();
+        if !interrupt.is_empty() && !pools.iter().any(|pool| pool.name == INTERRUPT) {
+            let cpus = (interrupt & self.view().online()).to_string();
+            pools.push(orm::Pool { name: INTERRUPT.to_owned(), cpus, ..orm::Pool::default() });
+        }
+        pools
     }
 
     fn tick(&mut self) {
