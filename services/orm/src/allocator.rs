@@ -25,7 +25,7 @@ use tonic::{Request, Response, Status};
 
 use crate::allocations::{
     Admit, Allocations, AskConcern, GetState, GetTopology, IsHeld, Occasion, Reconcile, RefuseResize,
-    Release, ResizeContainer, SpecTold, SpecsTold, Subscribe,
+    Release, Reserve, ResizeContainer, SpecTold, SpecsTold, Subscribe,
 };
 use crate::plugins::{Admission, Ask, Plugins, Resizing, asks};
 use crate::resize::Told;
@@ -128,6 +128,19 @@ impl Face {
         let _ = self.ask(SpecsTold(told.collect())).await;
         if let Some((plugins, _)) = &self.plugins {
             plugins.due.notify_one();
+        }
+    }
+
+    /// The kubelet reserves this: a list, or an amount. Whether that was taken up, or cannot be.
+    pub async fn reserve(&self, told: String) -> bool {
+        match self.ask(Reserve(told)).await {
+            Ok(Ok(())) => true,
+            Ok(Err(fault)) => {
+                tracing::error!(fault, "what the kubelet reserves cannot be; what was reserved before stays");
+                // Said again it would be no better.
+                true
+            }
+            Err(_) => false,
         }
     }
 

@@ -9,7 +9,7 @@ use oxalyst_topology::{CpuSet, DiscoveryError, Machine, discover, huge_pages};
 use oxalyst_units::Bytes;
 
 use super::{Allocations, Occasion};
-use crate::{clock, record};
+use crate::clock;
 use oxalyst_planner::decision::Step;
 use oxalyst_planner::pods;
 
@@ -120,7 +120,7 @@ impl Allocations {
         self.facts.set("online", self.machine.online());
         let occasion = Occasion::now();
         let plan = pods::replan(&self.state, &self.machine, &self.rules);
-        self.commit(std::iter::once(record::machine(&self.machine, &self.state.cpus.reserved)), false)?;
+        self.commit(self.ground().into_iter(), false)?;
         self.settle(plan, Step::Replan, occasion).map(drop)
     }
 }

@@ -8,6 +8,7 @@ mod machine;
 mod noting;
 mod open;
 mod plugged;
+mod reserving;
 mod storage;
 mod told;
 
@@ -23,6 +24,7 @@ pub use plugged::{
     Abandon, AdmitPlugged, Chosen, Due, IsHeld, KnownNodes, Plugged, PluginNames, RefusePlugged, Removals,
     Removed,
 };
+pub use reserving::Reserve;
 pub use told::{ResizeContainer, SpecTold, SpecsTold};
 
 use std::borrow::Cow;
@@ -60,6 +62,8 @@ pub struct Allocations {
     rules: Arc<Rules>,
     machine: Arc<Machine>,
     watched: Watched,
+    /// Set where the kubelet's reservation counts.
+    as_kubelet: Option<reserving::AsKubelet>,
     /// Changes that hold but could not be made durable yet, by key. Never an exclusive set.
     unsaved: BTreeMap<String, Change>,
     absent: Absent,

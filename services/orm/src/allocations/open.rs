@@ -14,10 +14,12 @@ use super::absent::Absent;
 use super::import;
 use super::machine::Watched;
 use super::plugged::Unheard;
+use super::reserving::{AsKubelet, ruled};
 use super::{Allocations, EVENTS};
 use crate::decisions::{Decisions, Recorder};
 use crate::metrics::Metrics;
-use crate::record::former::Former;
+use crate::record::{self, former::Former};
+use crate::reservation::Reservation;
 use crate::settings::Settings;
 use oxalyst_planner::pods::{self, Rules, State};
 use oxalyst_planner::policy::INTERRUPT;
@@ -50,6 +52,12 @@ pub enum OpenError {
         /// What is online.
         online: CpuSet,
     },
+    /// What the kubelet reserves is to be reserved, and has never been told.
+    #[error(
+        "reserved_cpus is \"kubelet\", and the meta-server has not told what the kubelet reserves: see the fact reserved.kubelet, \
+         and set kubelet.endpoint of meta-server"
+    )]
+    Unreserved,
     /// CPUs are to serve interrupts and to be kept for the system.
     #[error("interrupt_cpus and reserved_cpus both name CPUs {both}: name each in one of them")]
     InterruptReserved {
@@ -95,7 +103,7 @@ impl OpenError {
             Self::Ledger(Unopened::Disk(e)) => is_of_the_disk(&e.source),
             // Its parents are made as well: where one still is not found, as in /proc, none can be.
             Self::Folder { source, .. } => source.kind() != io::ErrorKind::NotFound && is_of_the_disk(source),
-            Self::Commit(_) => true,
+            Self::Commit(_) | Self::Unreserved => true,
             Self::Ledger(_)
             | Self::MemoryReserved { .. }
             | Self::Machine(_)
@@ -121,24 +129,32 @@ impl Allocations {
     ///
     /// # Errors
     /// [`OpenError`], one line each; some [can pass](OpenError::can_pass). Damage of the ledger is no error: it is reported, and what is sound is used.
-    pub fn open(settings: &Settings, mesh: &Mesh, decisions: &Decisions) -> Result<Self, OpenError> {
+    pub fn open(
+        settings: &Settings,
+        mesh: &Mesh,
+        decisions: &Decisions,
+        reservation: Option<&Reservation>,
+    ) -> Result<Self, OpenError> {
         let interrupt = rules::interrupt(&settings.rules())?;
         let watched = Watched::new(settings.common.host_root.clone(), interrupt.clone());
         let machine = watched.discover()?;
-        let rules = rules::rules(&settings.rules())?;
-        let usable = rules.confine(&machine).into_owned();
-        if let Some(root) = rules.root.clone().filter(|_| usable.online().is_empty()) {
-            return Err(OpenError::Root { root, online: machine.online().clone() });
-        }
-        let reserved = rules::reserved(&settings.rules(), &usable)?;
-        let both = &reserved & &interrupt;
-        if !both.is_empty() {
-            return Err(OpenError::InterruptReserved { both });
-        }
-        if usable.online().is_subset(&(&reserved | &interrupt)) {
-            return Err(OpenError::ReservedAll { reserved, online: usable.online().clone() });
-        }
+        // Bad settings end it before the ledger is touched; what the kubelet reserved is in the ledger.
+        let (rules, reserved) = ruled(&settings.rules(), &machine, &interrupt)?;
         memory_is_there(&rules, &machine)?;
+        std::fs::create_dir_all(&settings.ledger_dir)
+            .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
+        let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
+        let told = reservation.map(|reservation| {
+            let recorded = || record::kubelet_reservation_of(ledger.records());
+            reservation.told().or_else(recorded).ok_or(OpenError::Unreserved)
+        });
+        let as_kubelet = told
+            .transpose()?
+            .map(|told| AsKubelet { settings: settings.rules_reserving(told.clone()), told });
+        let (rules, reserved) = match &as_kubelet {
+            Some(known) => ruled(&known.settings, &machine, &interrupt)?,
+            None => (rules, reserved),
+        };
         let absent = absent(&reserved, &machine);
         if !absent.is_empty() {
             tracing::warn!(%absent, online = %machine.online(), "reserved_cpus names CPUs that this machine does not have");
@@ -150,9 +166,6 @@ impl Allocations {
         }
         mesh.facts.set("interrupt.absent", or_none(&unknown));
         mesh.facts.set(super::machine::FACT, "ok");
-        std::fs::create_dir_all(&settings.ledger_dir)
-            .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
-        let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
         if let Some(dir) = &settings.import_katalyst_dir {
             import::take_over(&mut ledger, dir, (&machine, &rules, &reserved), &mesh.facts)?;
         }
@@ -174,6 +187,7 @@ impl Allocations {
             ledger,
             machine: Arc::new(machine),
             watched,
+            as_kubelet,
             unsaved: std::collections::BTreeMap::new(),
             absent: Absent::new(settings.absent_grace()),
             unmet: std::collections::BTreeMap::new(),
@@ -218,12 +232,12 @@ fn memory_is_there(rules: &Rules, machine: &Machine) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn or_none(cpus: &CpuSet) -> String {
+pub(super) fn or_none(cpus: &CpuSet) -> String {
     if cpus.is_empty() { "none".to_owned() } else { cpus.to_string() }
 }
 
 /// CPUs that are neither online nor offline.
-fn absent(reserved: &CpuSet, machine: &Machine) -> CpuSet {
+pub(super) fn absent(reserved: &CpuSet, machine: &Machine) -> CpuSet {
     &(reserved - machine.online()) - machine.offline()
 }
 
