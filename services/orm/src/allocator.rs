@@ -334,8 +334,17 @@ fn named(sandbox: Option<Sandbox>) -> Result<Sandbox, Status> {
     if sandbox.sandbox_id.is_empty() {
         return Err(Status::invalid_argument("the sandbox has no id"));
     }
+    if sandbox.pod_uid.len() > MAX_UID {
+        let length = sandbox.pod_uid.len();
+        return Err(Status::invalid_argument(format!(
+            "the pod's uid has {length} bytes, and no more than {MAX_UID} are taken"
+        )));
+    }
     Ok(with_uid(sandbox))
 }
+
+/// Bytes of a pod's uid at the most, as of any name in Kubernetes.
+const MAX_UID: usize = 253;
 
 /// A pod whose client told no uid goes by its sandbox's id.
 fn with_uid(mut sandbox: Sandbox) -> Sandbox {

@@ -153,6 +153,7 @@ impl Allocations {
             pools: self.pools(),
         });
         self.metrics.pods(self.state.pods.len());
+        self.tell_policy();
         if changes_something {
             self.tell(Arc::clone(&event));
         }
@@ -181,6 +182,19 @@ impl Allocations {
     /// The machine as far as it may be used.
     fn view(&self) -> Cow<'_, Machine> {
         self.rules.confine(&self.machine)
+    }
+
+    /// Which policy gives out CPUs, and how many pods another one has placed, as a fact.
+    fn tell_policy(&self) {
+        let word = pods::policy_in_force(&self.state, &self.rules);
+        match pods::of_other_policy(&self.state) {
+            0 => self.facts.set("cpu_policy", word),
+            others => {
+                let now = self.rules.policy_name();
+                self.facts
+                    .set("cpu_policy", format!("{word}: {now}, and {others} pod(s) of the other policy"));
+            }
+        }
     }
 
     /// The pools as they are told. The one for interrupts follows from the settings alone: under the native policy the state has none.
