@@ -32,7 +32,7 @@ async fn world() -> Option<(TempDir, World<Containerd>)> {
     match Containerd::try_start(folder.path()).await {
         Ok(runtime) => {
             let settings =
-                [("metrics-fetcher", "period_ms=1000"), ("metrics-fetcher", "expire_after_periods=5")];
+                [("metrics-fetcher", "period_ms=1000"), ("metrics-fetcher", "withdraw_after_periods=5")];
             let world = World::start_with(folder.path(), runtime, &settings).await;
             Some((folder, world))
         }

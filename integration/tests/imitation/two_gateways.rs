@@ -31,6 +31,13 @@ async fn serves(world: &World<Imitation>, pid: u32, mode: &str) {
     served.await.unwrap_or_else(|now| panic!("{pid} does not serve: {now}"));
 }
 
+/// How often the process has gone to sleep of itself: each time, it had a turn.
+fn switches(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
 /// A rolling update: the new process takes over while pods start, and all of them are swept; killed, it leaves the node to the
 /// old one, which sweeps what started meanwhile. The runtime never had two plugins, and the exclusive set was never touched.
 #[tokio::test]
@@ -122,8 +129,13 @@ async fn n11_two_processes_in_bypass_mode_hand_over_and_take_back() {
     // Only the owner writes: with it stopped, nobody mends.
     send(new.pid(), Signal::STOP);
     let second = run_listed(&mut world.runtime, &kubelet, "second", "shared_cores", 50).await;
-    let scans = Duration::from_millis(500);
-    tokio::time::sleep(scans).await;
+    // The one that waits wakes to try the lock, again and again, and in none of these turns does it write.
+    let (turns, asleep) = (20, switches(old));
+    let awake = poll_until(PATIENCE, async || match switches(old) - asleep {
+        had if had >= turns => Ok(()),
+        had => Err(had),
+    });
+    awake.await.unwrap_or_else(|had| panic!("the one that waits had {had} turns"));
     assert_eq!(world.allowed(&second.container).await, world.online(), "the one that waits writes nothing");
     new.kill().await.unwrap();
     serves(&world, old, "bypass").await;

@@ -7,7 +7,8 @@ use proto::{Aggregation, Quality, Sample};
 
 /// Sums samples of one metric up. An average is by pod, not by container; of parts of the machine it is by part.
 ///
-/// Values that are missing are left out and counted: a sum without them is a lower bound.
+/// Values that are missing are left out and counted: a sum without them is a lower bound. Whoever is gone is left out
+/// from the pass on that saw it go, though its last value is still shown.
 pub fn aggregate<'a>(
     samples: impl IntoIterator<Item = &'a Sample>,
     by: Aggregation,
@@ -15,7 +16,7 @@ pub fn aggregate<'a>(
     let mut reply = proto::AggregateReply::default();
     let mut counted = BTreeSet::new();
     let mut sum = 0.0;
-    for sample in samples {
+    for sample in samples.into_iter().filter(|sample| !sample.removed) {
         reply.unit.clone_from(&sample.unit);
         let Some(value) = sample.value else {
             reply.missing += 1;
@@ -87,6 +88,14 @@ mod tests {
             .collect();
         assert_eq!(both(&cores), (Some(4.0), Some(4.0 / 3.0)));
         assert_eq!(aggregate(&cores, Aggregation::Average).counted, 3);
+    }
+
+    #[test]
+    fn m08_whoever_is_gone_is_in_no_sum_and_is_not_missing() {
+        let gone = Sample { removed: true, ..sample("pod1", "a", "", Some(7.0), 9000) };
+        let forgotten = Sample { removed: true, ..sample("pod3", "d", "", None, 0) };
+        let reply = aggregate(&[gone, forgotten, sample("pod2", "c", "", Some(1.0), 20)], Aggregation::Sum);
+        assert_eq!((reply.value, reply.counted, reply.missing, reply.oldest_age_ms), (Some(1.0), 1, 0, 20));
     }
 
     #[test]

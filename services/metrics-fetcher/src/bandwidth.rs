@@ -31,8 +31,8 @@ pub struct Counters {
     pub total: u64,
     /// Of it to local memory, bytes.
     pub local: u64,
-    /// Evictions, bytes a second, as told.
-    pub victim: u64,
+    /// Evictions, bytes a second, as told; not every processor counts them.
+    pub victim: Option<u64>,
 }
 
 /// Rates, bytes per second.
@@ -42,8 +42,8 @@ pub struct Traffic {
     pub total: f64,
     /// Of it to local memory.
     pub local: f64,
-    /// Evictions.
-    pub victim: f64,
+    /// Evictions, where they are told.
+    pub victim: Option<f64>,
 }
 
 /// The counters of one subject's caches, by cache, between readings.
@@ -111,7 +111,7 @@ impl Monitor {
             let total = rate(counters.total, old.total, previous.map(|p| p.total));
             let local = rate(counters.local, old.local, previous.map(|p| p.local));
             if local <= most && total <= 2.0 * most {
-                rates.insert(*cache, Traffic { total, local, victim: float(old.victim) });
+                rates.insert(*cache, Traffic { total, local, victim: old.victim.map(float) });
             }
         }
         (self.counters, self.rates, self.at) = (now, rates, Some(at));
@@ -134,13 +134,12 @@ pub fn clamp(current: f64, previous: f64, most: f64, step: f64) -> f64 {
 
 /// Sum of the caches of one NUMA node. The counters are whole bytes, and so is the correction.
 pub fn of_node(caches: &[Traffic], processor: Processor) -> Traffic {
-    let mut sum = Traffic::default();
+    let mut sum = Traffic { victim: caches.iter().map(|cache| cache.victim).sum(), ..Traffic::default() };
     for cache in caches {
         sum.total += cache.total;
         sum.local += cache.local;
-        sum.victim += cache.victim;
         match processor {
-            Processor::Zen3 => sum.total += cache.victim,
+            Processor::Zen3 => sum.total += cache.victim.unwrap_or_default(),
             Processor::Zen4 => sum.total += (cache.local.trunc() / 3.0).trunc() * 2.0,
             _ => {}
         }
@@ -187,7 +186,7 @@ mod tests {
     const TEN: Duration = Duration::from_secs(10);
 
     fn caches(total: u64, local: u64) -> BTreeMap<u64, Counters> {
-        [(0, Counters { total, local, victim: 0 })].into()
+        [(0, Counters { total, local, victim: Some(0) })].into()
     }
 
     #[test]
@@ -200,7 +199,7 @@ mod tests {
         assert!((zen4.local - (5.0 + 5.0 / 3.0 * 2.0)).abs() < 1e-9, "{zen4:?}");
         let same = monitor.advance(caches(900, 900), 1010, IMPOSSIBLE).unwrap();
         assert_eq!(*same, rates, "a reading that is not newer changes nothing");
-        let jump = Traffic { total: 401e9, local: 1.0, victim: 0.0 };
+        let jump = Traffic { total: 401e9, local: 1.0, victim: None };
         assert_eq!(of_container([jump], Processor::Unknown), Traffic::default());
     }
 
@@ -216,7 +215,7 @@ mod tests {
 
     #[test]
     fn t8_caches_of_a_node_are_summed_and_corrected() {
-        let cache = |total, local, victim| Traffic { total, local, victim };
+        let cache = |total, local, victim| Traffic { total, local, victim: Some(victim) };
         let two = [cache(10.0, 5.0, 2.0), cache(20.0, 10.0, 4.0)];
         assert_eq!(of_node(&two, Processor::Unknown).total, 30.0);
         assert_eq!(of_node(&two, Processor::of("AMD_K19Zen3")).total, 36.0);

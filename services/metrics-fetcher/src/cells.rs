@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use crate::catalogue::{self, Metric, Scope};
 use crate::rank::tells;
@@ -74,7 +74,7 @@ impl Layout {
                     rows.push(metric);
                     Place::Held(rows.len() - 1)
                 }
-                Err(why) => Place::Never(Cell::absent(Absent::Never(why))),
+                Err(why) => Place::Never(Cell::absent(Absent::Never(Arc::new(why.to_owned())))),
             });
         }
         Self { places: places.into(), rows: rows.into() }
@@ -143,7 +143,8 @@ mod tests {
             assert!(cells.held().len() < catalogue::CONTAINER.len() * 3 / 4);
             for (place, metric) in catalogue::CONTAINER.iter().enumerate() {
                 let told = tells(metric, source, unified);
-                let expected = told.err().map_or(Absent::NotYet, Absent::Never);
+                let never = |why: &str| Absent::Never(Arc::new(why.to_owned()));
+                let expected = told.err().map_or(Absent::NotYet, never);
                 assert_eq!(cells.get(place).unwrap().absent, Some(expected), "{}", metric.name);
                 assert_eq!(cells.get_mut(place).is_some(), told.is_ok());
             }

@@ -27,10 +27,12 @@ pub fn derive(scope: Scope, before: &Cells, cells: &mut Cells) {
                 }
             };
         }
+        let can_be = |value| catalogue::of(scope).get(*at).is_none_or(|metric| metric.can_be(value));
         let attempt = match result {
             Err(why) => Err(why),
             Ok(None) => Err(Absent::NotYet),
             Ok(Some(whole)) => match (formula.by)(values.get(..inputs.len()).unwrap_or_default()) {
+                Told::Value(value) | Told::Clamped(value) if !can_be(value) => Err(Absent::OutOfRange(value)),
                 Told::Value(value) => Ok(Reading { value, ..whole }),
                 Told::Clamped(value) => Ok(Reading { value, clamped: true, ..whole }),
                 Told::Unlimited => Err(Absent::Unlimited),
@@ -48,7 +50,7 @@ fn older(a: Reading, b: Reading) -> Reading {
     Reading {
         value: 0.0,
         at: a.at.min(b.at),
-        interval_ns: a.interval_ns.max(b.interval_ns),
+        interval_s: a.interval_s.max(b.interval_s),
         clamped: a.clamped || b.clamped,
     }
 }

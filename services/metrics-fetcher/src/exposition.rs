@@ -61,7 +61,11 @@ impl PassMetrics {
         let write: Write = Arc::new(|s, e| s.values(e));
         registry.register("metric_values", "Values by source and quality", computed(write));
         let write: Write = Arc::new(|s, e| s.oldest(e));
-        registry.register("metric_age_seconds", "Age of the oldest value that is told", computed(write));
+        registry.register(
+            "metric_age_seconds",
+            "Age of the oldest value that is told of what is still there",
+            computed(write),
+        );
         let write: Write = Arc::new(|s, e| s.late(e));
         let help = "Values that came older than their source may deliver, so far";
         registry.register("metric_stale_total", help, computed(write));
@@ -140,7 +144,9 @@ impl Scrape<'_> {
 
     fn oldest(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         for (source, subjects) in self.sources() {
-            let judged = subjects.iter().flat_map(|s| s.cells.iter().map(|c| self.judge(c, s)));
+            // Whoever is gone has no newer value, and never will.
+            let live = subjects.iter().filter(|s| s.removed.is_none());
+            let judged = live.flat_map(|s| s.cells.iter().map(|c| self.judge(c, s)));
             if let Some(age) = judged.filter(|j| j.value.is_some()).map(|j| j.age).max() {
                 encoder.encode_family(&[("source", source)])?.encode_gauge(&age.as_secs_f64())?;
             }

@@ -50,6 +50,11 @@ impl Machine {
         machine
     }
 
+    /// Every CPU that may be on a node, by its number.
+    pub fn cpus(&self) -> impl Iterator<Item = u32> + use<> {
+        0..u32::try_from(self.of_cpu.len()).unwrap_or(u32::MAX)
+    }
+
     /// The NUMA nodes, sorted.
     pub fn nodes(&self) -> &[u32] {
         &self.nodes

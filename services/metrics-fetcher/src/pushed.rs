@@ -13,6 +13,10 @@ use crate::sample::{Absent, Ages, Cell, Reading};
 pub const SOURCES: usize = 16;
 /// Values of one source, at most.
 pub const VALUES: usize = 4096;
+/// Periods after which a value is told no more, as of the other sources.
+const WITHDRAW: u32 = 180;
+/// A date is earlier than the one before if it is so by more than this: so much the date here may have been corrected by.
+const BACK: Duration = Duration::from_millis(500);
 /// What names one value may be as long as this, all together, in bytes.
 const NAMED: usize = 1024;
 /// Names of sources that push would be mistaken for these.
@@ -35,6 +39,14 @@ pub enum PushError {
     /// A period out of its range.
     #[error("period_ms is {0}: it must be within 100..=600000")]
     Period(u64),
+    /// No scope.
+    #[error("{metric} has scope {given}: it must be one of 1..=10, as the contract names them")]
+    Scope {
+        /// The metric.
+        metric: String,
+        /// As given.
+        given: i32,
+    },
     /// NaN, or infinity.
     #[error("{metric} is {value}: a value is a finite number")]
     Value {
@@ -79,6 +91,8 @@ pub struct Held {
     pub cell: Cell,
     /// As the push says.
     pub unit: String,
+    /// The date that it was pushed with; 0: none.
+    pub dated_unix_ns: i64,
     /// When it was pushed.
     pub read: Now,
     /// The push that brought it.
@@ -117,7 +131,22 @@ pub struct Pushed {
 impl Told {
     /// Ages that hold where a request names none.
     pub fn ages(&self) -> Ages {
-        Ages { max_age: self.period * 3, expiry: self.period * 10 }
+        Ages { max_age: self.period * 3, withdrawal: self.period * WITHDRAW }
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// The same time again is no new reading, however often it is pushed; an earlier one does not replace a later one.
+    fn follow(&mut self, before: &Self) {
+        let (Some(old), Some(new)) = (before.cell.last, self.cell.last) else { return };
+        if before.dated_unix_ns == self.dated_unix_ns {
+            self.cell = Cell { last: Some(old), absent: None };
+        } else if old.at.since(new.at) > BACK {
+            (self.cell, self.dated_unix_ns) =
+                (before.cell.after(Err(Absent::WentBack)), before.dated_unix_ns);
+        }
     }
 }
 
@@ -155,6 +184,9 @@ impl Pushed {
         let cycle = into.pushes;
         for (label, mut value) in taken {
             value.cycle = cycle;
+            if let Some(before) = into.values.get(&label) {
+                value.follow(before);
+            }
             into.values.insert(label, value);
         }
         Ok(into.values.len())
@@ -196,6 +228,9 @@ fn held(source: &str, value: proto::PushedValue, now: Now) -> Result<(Label, Hel
     } = value;
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_.".contains(&b);
     name("metric", &metric, 128, plain)?;
+    if !proto::Scope::try_from(scope).is_ok_and(|scope| scope != proto::Scope::Unspecified) {
+        return Err(PushError::Scope { metric, given: scope });
+    }
     let length = [&container_id, &pod_uid, &cgroup, &instance, &unit].iter().map(|s| s.len()).sum::<usize>();
     if length > NAMED {
         let must = "1024 bytes at most with all that names its subject";
@@ -205,16 +240,17 @@ fn held(source: &str, value: proto::PushedValue, now: Now) -> Result<(Label, Hel
         return Err(PushError::Value { metric, value });
     }
     let attempt = if time_unix_ns > 0 {
-        // By the monotonic clock from here on: a date that is set later makes nothing younger.
+        // By the monotonic clock from here on: a date that is set later makes nothing younger. One that is ahead counts from
+        // now on.
         let age = u64::try_from(now.unix_ns.saturating_sub(time_unix_ns)).unwrap_or(0);
-        let monotonic_ns = now.monotonic_ns.saturating_sub(age);
-        Ok(Reading::level(value, Now { monotonic_ns, unix_ns: time_unix_ns }))
+        Ok(Reading::level(value, now.earlier_by(Duration::from_nanos(age))))
     } else {
         Err(Absent::NoSourceTime)
     };
     let label =
         Label { metric: format!("{source}/{metric}"), scope, container_id, pod_uid, cgroup, instance };
-    Ok((label, Held { cell: Cell::default().after(attempt), unit, read: now, cycle: 0 }))
+    let cell = Cell::default().after(attempt);
+    Ok((label, Held { cell, unit, dated_unix_ns: time_unix_ns, read: now, cycle: 0 }))
 }
 
 fn name(what: &'static str, given: &str, most: usize, fits: impl Fn(u8) -> bool) -> Result<(), PushError> {
@@ -237,7 +273,14 @@ mod tests {
 
     fn value(metric: &str, value: f64, seconds: i64) -> proto::PushedValue {
         let time_unix_ns = if seconds < 0 { 0 } else { (1_000 + seconds) * 1_000_000_000 };
-        proto::PushedValue { metric: metric.into(), value, time_unix_ns, ..proto::PushedValue::default() }
+        let scope = proto::Scope::Node.into();
+        proto::PushedValue {
+            metric: metric.into(),
+            scope,
+            value,
+            time_unix_ns,
+            ..proto::PushedValue::default()
+        }
     }
 
     fn push(source: &str, values: Vec<proto::PushedValue>) -> proto::PushRequest {
@@ -262,9 +305,39 @@ mod tests {
         assert_eq!(quality(&pushed, "gpu/undated", at(11)), Some(Quality::Missing));
         // Pushed a second late: it is as old as it says.
         assert_eq!(quality(&pushed, "gpu/duty", at(13)), Some(Quality::Stale));
-        assert_eq!(quality(&pushed, "gpu/duty", at(20)), Some(Quality::Missing));
+        assert_eq!(quality(&pushed, "gpu/duty", at(30)), Some(Quality::Stale));
         assert_eq!(quality(&pushed, "gpu/duty", at(31)), None);
         assert!(pushed.told(at(31)).is_empty());
+    }
+
+    #[test]
+    fn what_is_pushed_again_with_the_same_time_ages_though_it_is_ahead_and_an_earlier_one_changes_nothing() {
+        let pushed = Pushed::default();
+        let cell = |now| {
+            let held = pushed.told(now)[0].values[0].1.clone();
+            (held.cell.last.map(|r| (r.value, now.since(r.at).as_secs())), held.cell.absent)
+        };
+        for seconds in [10, 12, 14] {
+            pushed.take(push("gpu", vec![value("duty", seconds as f64, 3600)]), at(seconds)).unwrap();
+        }
+        assert_eq!(cell(at(14)), (Some((10.0, 4)), None));
+        assert_eq!(quality(&pushed, "gpu/duty", at(14)), Some(Quality::Stale));
+        // Its clock is set right, and later is an hour late.
+        pushed.take(push("gpu", vec![value("duty", 2.0, 15)]), at(15)).unwrap();
+        assert_eq!(cell(at(15)), (Some((2.0, 0)), None));
+        pushed.take(push("gpu", vec![value("duty", 3.0, 5)]), at(16)).unwrap();
+        assert_eq!(cell(at(16)), (Some((2.0, 1)), Some(Absent::WentBack)));
+    }
+
+    #[test]
+    fn a_value_of_no_scope_is_refused() {
+        let pushed = Pushed::default();
+        for given in [0, 99, -5] {
+            let value = proto::PushedValue { scope: given, ..value("a", 1.0, 1) };
+            let refused = Err(PushError::Scope { metric: "a".into(), given });
+            assert_eq!(pushed.take(push("gpu", vec![value]), at(1)), refused);
+        }
+        assert!(pushed.told(at(1)).is_empty());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! From what is known to what was asked for. Pure: snapshot, names and time are given.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use oxalyst_proto::metrics::v1 as proto;
@@ -39,6 +39,13 @@ struct Asked<'a> {
     max_age: Option<Duration>,
     terms: Terms,
     now: Now,
+}
+
+/// Who is there, as cgroups tell: of containers and cgroups no other source is to be believed longer.
+struct There<'a> {
+    /// By id; whether it was removed.
+    containers: BTreeMap<&'a str, bool>,
+    cgroups: BTreeSet<&'a str>,
 }
 
 /// A judged value and where it comes from.
@@ -83,40 +90,67 @@ pub fn samples(
     };
     let mut samples = Vec::new();
     for subject in view.kernel.subjects().filter(|s| wanted(s)) {
-        asked.tell(subject, &mut samples);
+        asked.tell(subject, subject.removed.is_some(), &mut samples);
     }
     // Whom cgroups and /proc do not know: volumes, and containers that only another source sees.
     if !view.layers.is_empty() {
         let mut told: BTreeSet<_> = view.kernel.subjects().map(|s| s.key()).collect();
+        let there = There::of(&view.kernel);
         for subject in view.layers.iter().flat_map(|l| &l.subjects) {
             if told.insert(subject.key()) && wanted(subject) {
-                asked.tell(subject, &mut samples);
+                let mut tellers = view.layers.iter().filter_map(|l| Some((l.source, l.find(subject.key())?)));
+                let gone = tellers.all(|(source, subject)| there.is_gone(source, subject));
+                asked.tell(subject, gone, &mut samples);
             }
         }
     }
     Ok(samples)
 }
 
+// === impl There ===
+
+impl<'a> There<'a> {
+    fn of(kernel: &'a Snapshot) -> Self {
+        let containers = kernel.containers.iter().map(|s| (s.id.container_id.as_str(), s.removed.is_some()));
+        let cgroups = kernel.parts.iter().filter(|s| s.scope == Scope::Cgroup);
+        Self { containers: containers.collect(), cgroups: cgroups.map(|s| s.id.cgroup.as_str()).collect() }
+    }
+
+    /// Whether what a source tells is of somebody who is gone. Only the kubelet knows containers by itself; all others
+    /// are asked about those that cgroups have told of.
+    fn is_gone(&self, source: Source, subject: &Subject) -> bool {
+        match subject.scope {
+            Scope::Container | Scope::ContainerNuma => {
+                let removed = self.containers.get(subject.id.container_id.as_str()).copied();
+                removed.unwrap_or(source != Source::Kubelet || subject.removed.is_some())
+            }
+            Scope::Cgroup | Scope::CgroupNuma => !self.cgroups.contains(subject.id.cgroup.as_str()),
+            _ => subject.removed.is_some(),
+        }
+    }
+}
+
 // === impl Asked ===
 
 impl<'a> Asked<'a> {
-    fn tell(&self, subject: &'a Subject, samples: &mut Vec<proto::Sample>) {
+    fn tell(&self, subject: &'a Subject, gone: bool, samples: &mut Vec<proto::Sample>) {
         for (place, metric) in catalogue::of(subject.scope).iter().enumerate() {
             if self.names.is_empty() || self.names.contains(metric.name) {
-                let chosen = self.choose(subject, place, metric);
-                samples.push(self.sample(metric, chosen));
+                let chosen = self.choose((subject, gone), place, metric);
+                samples.push(self.sample(metric, chosen, gone));
             }
         }
     }
 
     /// The value of the best source that has a current one; else the least bad. Every source makes its own rates, so
-    /// that none spans two of them.
-    fn choose(&self, subject: &'a Subject, place: usize, metric: &Metric) -> Chosen<'a> {
+    /// that none spans two of them. Of one that is gone nobody has a current one, whoever still tells it.
+    fn choose(&self, of: (&'a Subject, bool), place: usize, metric: &Metric) -> Chosen<'a> {
+        let (subject, gone) = of;
         let mut best: Option<Chosen<'a>> = None;
         let ranked = ranked(metric, self.view.kernel.unified, self.terms.ranking);
         let mut better_could = false;
         for source in ranked.into_iter().flatten() {
-            let Some(mut chosen) = self.judged(source, subject, place) else {
+            let Some(mut chosen) = self.judged(source, of, place) else {
                 better_could = true;
                 continue;
             };
@@ -132,15 +166,20 @@ impl<'a> Asked<'a> {
                 break;
             }
         }
-        best.or_else(|| self.judged(Source::Kernel, subject, place)).unwrap_or_else(|| {
+        best.or_else(|| self.judged(Source::Kernel, of, place)).unwrap_or_else(|| {
             let missing =
-                Cell::default().judge(self.now, self.terms.ages, false, Some("no source tells it here"));
+                Cell::default().judge(self.now, self.terms.ages, gone, Some("no source tells it here"));
             Chosen { judged: missing, source: Source::Kernel, subject }
         })
     }
 
     /// What one source tells; `None` if it does not know the subject.
-    fn judged(&self, source: Source, subject: &'a Subject, place: usize) -> Option<Chosen<'a>> {
+    fn judged(
+        &self,
+        source: Source,
+        (subject, gone): (&'a Subject, bool),
+        place: usize,
+    ) -> Option<Chosen<'a>> {
         let key = subject.key();
         let (subject, ages, trouble) = match self.view.layers.iter().find(|l| l.source == source) {
             _ if source == Source::Kernel => {
@@ -162,11 +201,12 @@ impl<'a> Asked<'a> {
             None => return None,
         };
         let ages = Ages { max_age: self.max_age.unwrap_or(ages.max_age), ..ages };
-        let judged = subject.cells.get(place)?.judge(self.now, ages, subject.removed.is_some(), trouble);
+        let judged = subject.cells.get(place)?.judge(self.now, ages, gone, trouble);
         Some(Chosen { judged, source, subject })
     }
 
-    fn sample(&self, metric: &Metric, Chosen { judged, source, subject }: Chosen<'_>) -> proto::Sample {
+    fn sample(&self, metric: &Metric, chosen: Chosen<'_>, gone: bool) -> proto::Sample {
+        let Chosen { judged, source, subject } = chosen;
         let name = self.known.by_container.get(&subject.id.container_id);
         let exact = source != Source::Kernel || judged.value.is_none();
         proto::Sample {
@@ -190,6 +230,7 @@ impl<'a> Asked<'a> {
             read_time_unix_ns: subject.read.map_or(0, |at| at.unix_ns),
             cycle: subject.cycle,
             resolution: if exact { None } else { metric.resolution(judged.interval) },
+            removed: gone,
         }
     }
 }

@@ -13,19 +13,19 @@ pub struct Reading {
     pub value: f64,
     /// When it was true.
     pub at: Now,
-    /// For rates: the interval over which it was taken in nanoseconds; otherwise 0.
-    pub interval_ns: u64,
+    /// For rates: the interval over which it was taken, in seconds; otherwise 0. Seven digits are more than the value has.
+    pub interval_s: f32,
     /// It was brought into its range: what it is computed from contradicted itself.
     pub clamped: bool,
 }
 
-/// Why there is no (newer) value.
+/// Why there is no (newer) value. Texts are behind one thin pointer: there are tens of thousands of these.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Absent {
     /// No pass has come to it yet.
     NotYet,
     /// This version of cgroups never tells it.
-    Never(&'static str),
+    Never(Arc<String>),
     /// A rate needs two readings, and there is one.
     FirstReading,
     /// The counter went down.
@@ -35,13 +35,17 @@ pub enum Absent {
     /// The file is readable and does not tell it.
     NotTold,
     /// A file could not be opened, read or understood; the text names it.
-    Unreadable(Arc<str>),
+    Unreadable(Arc<String>),
     /// The cgroup was removed.
     Removed,
     /// This machine has no such file.
     NotHere,
     /// The source does not say when it was true: nobody can say how old it is.
     NoSourceTime,
+    /// This is no value that the metric can have.
+    OutOfRange(f64),
+    /// The source tells of an earlier time than it did before.
+    WentBack,
 }
 
 /// What is known of one metric of one subject: the last reading, and what came of the newest attempt if not a reading.
@@ -73,10 +77,10 @@ pub enum Quality {
 /// The ages that separate the qualities.
 #[derive(Clone, Copy, Debug)]
 pub struct Ages {
-    /// Fresh up to this age.
+    /// Fresh up to this age; then it has expired, and is stale.
     pub max_age: Duration,
-    /// Stale up to this one, missing past it. Where it is below `max_age` nothing older is fresh.
-    pub expiry: Duration,
+    /// Stale up to this one; then it is withdrawn, and missing. Where it is below `max_age` nothing older is fresh.
+    pub withdrawal: Duration,
 }
 
 /// A cell as it is told.
@@ -101,12 +105,12 @@ pub struct Judged {
 impl Reading {
     /// A value that is no rate.
     pub fn level(value: f64, at: Now) -> Self {
-        Self { value, at, interval_ns: 0, clamped: false }
+        Self { value, at, interval_s: 0.0, clamped: false }
     }
 
     /// For rates: the interval over which it was taken.
     pub fn interval(&self) -> Duration {
-        Duration::from_nanos(self.interval_ns)
+        Duration::try_from_secs_f32(self.interval_s).unwrap_or_default()
     }
 }
 
@@ -134,6 +138,8 @@ impl fmt::Display for Absent {
             Self::Removed => f.write_str("the cgroup was removed"),
             Self::NotHere => f.write_str("this machine has no file that tells it"),
             Self::NoSourceTime => f.write_str("the source does not say when it was true"),
+            Self::OutOfRange(value) => write!(f, "the source says {value}, which cannot be"),
+            Self::WentBack => f.write_str("the source tells of an earlier time than it did before"),
         }
     }
 }
@@ -184,7 +190,7 @@ impl Cell {
         };
         let age = now.since(last.at);
         let quality = match () {
-            () if age > ages.expiry => Quality::Missing,
+            () if age > ages.withdrawal => Quality::Missing,
             () if age > ages.max_age || removed => Quality::Stale,
             () if last.clamped => Quality::Clamped,
             () => Quality::Fresh,
@@ -195,7 +201,7 @@ impl Cell {
             Quality::Stale => why().unwrap_or_else(|| format!("last read {} ms ago", age.as_millis())),
             Quality::Missing | Quality::Reset => {
                 let why = why().unwrap_or_else(|| "no newer reading".to_owned());
-                format!("{why}; the last value expired at an age of {} ms", ages.expiry.as_millis())
+                format!("{why}; the last value was withdrawn at an age of {} ms", ages.withdrawal.as_millis())
             }
         };
         Judged {
@@ -213,7 +219,7 @@ impl Cell {
 mod tests {
     use super::*;
 
-    const AGES: Ages = Ages { max_age: Duration::from_secs(3), expiry: Duration::from_secs(10) };
+    const AGES: Ages = Ages { max_age: Duration::from_secs(3), withdrawal: Duration::from_secs(10) };
 
     fn at(seconds: u64) -> Now {
         Now { monotonic_ns: seconds * 1_000_000_000, unix_ns: 5 }
@@ -243,10 +249,23 @@ mod tests {
 
     #[test]
     fn a_failed_attempt_wipes_nothing_and_its_reason_shows_once_the_value_is_old() {
-        let cell = read_at(100).after(Err(Absent::Unreadable("read cpu.stat: broken".into())));
+        let cell = read_at(100).after(Err(Absent::Unreadable(Arc::new("read cpu.stat: broken".to_owned()))));
         assert_eq!(cell.judge(at(101), AGES, false, None).quality, Quality::Fresh);
         let stale = cell.judge(at(105), AGES, false, None);
         assert_eq!((stale.value, stale.reason.as_str()), (Some(7.0), "read cpu.stat: broken"));
+    }
+
+    #[test]
+    fn nonsense_and_an_earlier_time_wipe_nothing_and_say_why_once_the_value_is_old() {
+        for (why, says) in
+            [(Absent::OutOfRange(1e308), "which cannot be"), (Absent::WentBack, "an earlier time")]
+        {
+            let cell = read_at(100).after(Err(why));
+            assert_eq!(cell.judge(at(101), AGES, false, None).quality, Quality::Fresh);
+            let stale = cell.judge(at(105), AGES, false, None);
+            assert_eq!((stale.quality, stale.value), (Quality::Stale, Some(7.0)));
+            assert!(stale.reason.contains(says), "{}", stale.reason);
+        }
     }
 
     #[test]
@@ -256,8 +275,8 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_is_one_line_of_the_processors_cache() {
-        assert_eq!(size_of::<Cell>(), 64);
+    fn a_cell_is_small_because_each_container_has_a_hundred() {
+        assert_eq!(size_of::<Cell>(), 48);
     }
 
     #[test]
@@ -296,15 +315,15 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn missing_and_only_missing_has_no_value(
-            read in 0u64..50, now in 0u64..100, max in 0u64..40, expiry in 0u64..40, removed: bool, ever: bool
+            read in 0u64..50, now in 0u64..100, max in 0u64..40, withdrawal in 0u64..40, removed: bool, ever: bool
         ) {
             let cell = if ever { read_at(read) } else { Cell::default() };
-            let ages = Ages { max_age: Duration::from_secs(max), expiry: Duration::from_secs(expiry) };
+            let ages = Ages { max_age: Duration::from_secs(max), withdrawal: Duration::from_secs(withdrawal) };
             let judged = cell.judge(at(now), ages, removed, None);
             proptest::prop_assert_eq!(judged.value.is_none(), judged.quality == Quality::Missing);
             proptest::prop_assert_eq!(judged.reason.is_empty(), judged.quality == Quality::Fresh);
             if judged.quality == Quality::Fresh {
-                proptest::prop_assert!(judged.age <= ages.max_age.min(ages.expiry) && !removed);
+                proptest::prop_assert!(judged.age <= ages.max_age.min(ages.withdrawal) && !removed);
             }
         }
 

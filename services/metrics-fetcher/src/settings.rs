@@ -21,11 +21,12 @@ pub struct Settings {
     pub common: Common,
     /// From one pass to the next, milliseconds, 100..=600000.
     pub period_ms: u64,
-    /// A sample is stale once it is older than so many periods, at least 1, unless the asker names an age.
+    /// A value expires, and is told as stale with its age, once it is older than so many periods, at least 1, unless the asker
+    /// names an age.
     pub stale_after_periods: u32,
-    /// A value is told no more once it is older than so many periods; at least `stale_after_periods`.
-    pub expire_after_periods: u32,
-    /// A removed container is forgotten after so many periods; at least `expire_after_periods`.
+    /// A stale value is told no more, and missing, once it is older than so many periods; at least `stale_after_periods`.
+    pub withdraw_after_periods: u32,
+    /// A removed container is forgotten after so many periods; at least `stale_after_periods`.
     pub forget_after_periods: u32,
     /// A pass that takes longer is reported, milliseconds, at least 1.
     pub pass_deadline_ms: u64,
@@ -121,7 +122,7 @@ impl Default for Settings {
             common: Common::default(),
             period_ms: 5000,
             stale_after_periods: 3,
-            expire_after_periods: 10,
+            withdraw_after_periods: 180,
             forget_after_periods: 20,
             pass_deadline_ms: 2000,
             read_deadline_ms: 1000,
@@ -156,11 +157,11 @@ impl Settings {
         range((100..=600_000).contains(&self.period_ms), "period_ms", self.period_ms, "within 100..=600000")?;
         range(self.pass_deadline_ms > 0, "pass_deadline_ms", self.pass_deadline_ms, "at least 1")?;
         range(self.read_deadline_ms >= 10, "read_deadline_ms", self.read_deadline_ms, "at least 10")?;
-        let (stale, expire, forget) =
-            (self.stale_after_periods, self.expire_after_periods, self.forget_after_periods);
+        let (stale, withdraw, forget) =
+            (self.stale_after_periods, self.withdraw_after_periods, self.forget_after_periods);
         range(stale > 0, "stale_after_periods", stale.into(), "at least 1")?;
-        range(expire >= stale, "expire_after_periods", expire.into(), "at least stale_after_periods")?;
-        range(forget >= expire, "forget_after_periods", forget.into(), "at least expire_after_periods")?;
+        range(withdraw >= stale, "withdraw_after_periods", withdraw.into(), "at least stale_after_periods")?;
+        range(forget >= stale, "forget_after_periods", forget.into(), "at least stale_after_periods")?;
         for (source, period, timeout) in [
             (&self.malachite, "malachite.period_ms", "malachite.timeout_ms"),
             (&self.kubelet, "kubelet.period_ms", "kubelet.timeout_ms"),
@@ -241,7 +242,7 @@ impl Settings {
 
     /// The same for a source with another period.
     pub fn ages_at(&self, period: Duration) -> Ages {
-        Ages { max_age: period * self.stale_after_periods, expiry: period * self.expire_after_periods }
+        Ages { max_age: period * self.stale_after_periods, withdrawal: period * self.withdraw_after_periods }
     }
 
     /// What holds for every answer.
@@ -289,7 +290,7 @@ mod tests {
         let settings = Settings::default();
         assert_eq!(settings.check(), Ok(()));
         assert_eq!(settings.ages().max_age, Duration::from_secs(15));
-        assert_eq!(settings.ages().expiry, Duration::from_secs(50));
+        assert_eq!(settings.ages().withdrawal, Duration::from_secs(900));
     }
 
     #[test]
@@ -305,8 +306,8 @@ mod tests {
         let faults = [
             Settings { period_ms: 99, ..Settings::default() },
             Settings { stale_after_periods: 0, ..Settings::default() },
-            Settings { expire_after_periods: 2, ..Settings::default() },
-            Settings { forget_after_periods: 9, ..Settings::default() },
+            Settings { withdraw_after_periods: 2, ..Settings::default() },
+            Settings { forget_after_periods: 2, ..Settings::default() },
             Settings { pass_deadline_ms: 0, ..Settings::default() },
             Settings { read_deadline_ms: 9, ..Settings::default() },
             Settings { malachite_realtime_period_ms: 9, ..Settings::default() },

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_fetcher::aggregate::aggregate;
-use metrics_fetcher::catalogue::{self, Unit};
+use metrics_fetcher::catalogue::{self, Scope, Unit};
 use metrics_fetcher::clock::{Clock as _, ManualClock};
 use metrics_fetcher::names::Known;
 use metrics_fetcher::query::{self, Terms};
 use metrics_fetcher::rank::Ranking;
-use metrics_fetcher::sample::Ages;
+use metrics_fetcher::sample::{Ages, Cell, Reading};
 use metrics_fetcher::sources::cgroup::{Pass, PassSettings};
-use metrics_fetcher::store::Store;
+use metrics_fetcher::store::{Id, Layer, PassReport, Source, Store, Subject};
 use oxalyst_cgroups::CgroupPath;
 use oxalyst_cgroups::fixture::{Fixture, Layout, Load};
 use oxalyst_proto::meta::v1::{Pod, PodContainer};
 use oxalyst_proto::metrics::v1::{Aggregation, Quality, QueryRequest, Sample};
 
 const PERIOD: Duration = Duration::from_secs(5);
-const AGES: Ages = Ages { max_age: Duration::from_secs(15), expiry: Duration::from_secs(50) };
+const AGES: Ages = Ages { max_age: Duration::from_secs(15), withdrawal: Duration::from_secs(50) };
 
 struct World {
     _dir: tempfile::TempDir,
@@ -79,11 +79,11 @@ fn m06_what_is_too_old_to_act_on_has_no_value_and_says_why() {
         (1, 0, 15_001),
         "whoever sums up sees that it is old"
     );
-    world.clock.advance(AGES.expiry);
-    let expired = world.samples("mem.rss.container");
-    assert_eq!((expired[0].quality(), expired[0].value), (Quality::Missing, None));
-    assert!(expired[0].reason.contains("expired"), "{}", expired[0].reason);
-    let sum = aggregate(&expired, Aggregation::Sum);
+    world.clock.advance(AGES.withdrawal);
+    let withdrawn = world.samples("mem.rss.container");
+    assert_eq!((withdrawn[0].quality(), withdrawn[0].value), (Quality::Missing, None));
+    assert!(withdrawn[0].reason.contains("withdrawn"), "{}", withdrawn[0].reason);
+    let sum = aggregate(&withdrawn, Aggregation::Sum);
     assert_eq!((sum.value, sum.counted, sum.missing), (None, 0, 1), "a sum of nothing is no zero");
     // What is asked for by a stricter age is judged by that.
     world.tick();
@@ -97,6 +97,81 @@ fn m06_what_is_too_old_to_act_on_has_no_value_and_says_why() {
     let strict =
         query::samples(&world.store.view(), &world.known, &request, world.clock.now(), terms).unwrap();
     assert_eq!(strict[0].quality(), Quality::Stale);
+}
+
+#[test]
+fn m08_whoever_went_leaves_sums_with_the_pass_that_saw_it_whatever_others_still_tell() {
+    let mut world = World::new(&["app", "gone"]);
+    world.tick();
+    // Another source tells of both, now and for ever.
+    let tell = |world: &World| {
+        let now = world.clock.now();
+        let subject = |name: &str| {
+            let id = Id { container_id: name.into(), pod_uid: "uid-1".into(), ..Id::default() };
+            let mut subject = Subject::unknown(Scope::Container, id);
+            subject.read = Some(now);
+            for metric in ["mem.rss.container", "cpu.cycles.container"] {
+                let cell = subject.cells.get_mut(catalogue::find(metric).unwrap().0).unwrap();
+                *cell = Cell::default().after(Ok(Reading::level(9.0, now)));
+            }
+            Arc::new(subject)
+        };
+        world.store.publish_layer(Layer {
+            source: Source::Malachite,
+            period: PERIOD,
+            ages: AGES,
+            subjects: vec![subject("app"), subject("gone")],
+            pass: PassReport::default(),
+            stale_total: 0,
+        });
+    };
+    let sum = |world: &World, metric: &str| aggregate(&world.samples(metric), Aggregation::Sum).value;
+    tell(&world);
+    assert_eq!(sum(&world, "mem.rss.container"), Some(f64::from(2 << 20)));
+    assert_eq!(sum(&world, "cpu.cycles.container"), Some(18.0));
+    world.fixture.remove(&cgroup("gone")).unwrap();
+    world.tick();
+    tell(&world);
+    assert_eq!(sum(&world, "mem.rss.container"), Some(f64::from(1 << 20)));
+    assert_eq!(sum(&world, "cpu.cycles.container"), Some(9.0));
+    let shown = world.samples("mem.rss.container").into_iter().find(|s| s.container_id == "gone").unwrap();
+    assert_eq!(
+        (shown.removed, shown.quality(), shown.value),
+        (true, Quality::Stale, Some(f64::from(1 << 20))),
+        "its last value stays on show"
+    );
+    for _ in 0..22 {
+        world.tick();
+    }
+    tell(&world);
+    assert_eq!(world.store.load().containers.len(), 1, "it is forgotten");
+    assert_eq!(sum(&world, "mem.rss.container"), Some(f64::from(1 << 20)));
+    assert_eq!(sum(&world, "cpu.cycles.container"), Some(9.0));
+}
+
+#[test]
+fn m03_a_file_that_says_what_cannot_be_costs_what_it_tells_and_the_value_before_ages() {
+    let mut world = World::new(&["app"]);
+    let usage = world.fixture.root().join("kubepods/burstable/poduid-1/app/memory.current");
+    std::fs::write(&usage, "4096\n").unwrap();
+    world.tick();
+    assert_eq!(world.samples("mem.usage.container")[0].value, Some(4096.0));
+    std::fs::write(&usage, "18446744073709551449\n").unwrap();
+    for _ in 0..4 {
+        world.tick();
+    }
+    let sample = &world.samples("mem.usage.container")[0];
+    assert_eq!((sample.quality(), sample.value, sample.age_ms), (Quality::Stale, Some(4096.0), 20_000));
+    assert!(sample.reason.contains("cannot be"), "{}", sample.reason);
+    let pass = &world.store.load().pass;
+    let failure = pass.failure.as_deref().unwrap_or_default();
+    assert!(failure.starts_with("mem.usage.container is said to be 1844674407370955"), "{failure}");
+    assert_eq!(pass.failed_files, 1);
+    std::fs::write(&usage, "8192\n").unwrap();
+    world.tick();
+    let sample = &world.samples("mem.usage.container")[0];
+    assert_eq!((sample.quality(), sample.value), (Quality::Fresh, Some(8192.0)));
+    assert_eq!(world.store.load().pass.failure, None);
 }
 
 #[test]

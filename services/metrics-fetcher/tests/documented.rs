@@ -10,7 +10,8 @@ const HOW: &str = "run this test with OXALYST_WRITE_DOCS=1 to write it anew";
 fn document() -> String {
     let mut text = String::from(
         "# What can be measured\n\nMade of the table in `services/metrics-fetcher/src/catalogue`. A mark means that the source tells it; no mark that it never does\n\
-         (`oxctl metrics --list -o wide` says why). H: ten minutes of history are kept.\n\n\
+         (`oxctl metrics --list -o wide` says why). H: ten minutes of history are kept. What is outside of a unit's range\n\
+         is no reading ([what happens then](metrics-fetcher.md#when-a-source-is-not-to-be-believed)).\n\n\
          | metric | unit | v1 | v2 | proc | malachite v1 | malachite v2 | cgroupstats | perf | resctrl | kubelet | H | what | OpenTelemetry |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );

@@ -17,7 +17,7 @@ use oxalyst_cgroups::{CgroupPath, Controller};
 const LAYOUTS: [Layout; 2] = [Layout::V1, Layout::V2];
 const SECOND: u64 = 1_000_000_000;
 const PERIOD: Duration = Duration::from_secs(1);
-const AGES: Ages = Ages { max_age: Duration::from_secs(3), expiry: Duration::from_secs(10) };
+const AGES: Ages = Ages { max_age: Duration::from_secs(3), withdrawal: Duration::from_secs(10) };
 const FORGET: Duration = Duration::from_secs(20);
 
 struct World {

@@ -49,7 +49,7 @@ impl World {
             "read_deadline_ms=200".to_owned(),
             "pass_deadline_ms=1500".to_owned(),
             "stale_after_periods=20".to_owned(),
-            "expire_after_periods=60".to_owned(),
+            "withdraw_after_periods=60".to_owned(),
             "forget_after_periods=80".to_owned(),
         ] {
             command.args(["--set", &setting]);

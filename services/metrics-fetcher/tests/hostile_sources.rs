@@ -22,9 +22,13 @@ use metrics_fetcher::store::{Snapshot, Source, Store};
 use oxalyst_proto::metrics::v1::{Quality, QueryRequest, Sample};
 
 const DEADLINE: Duration = Duration::from_secs(20);
-const AGES: Ages = Ages { max_age: Duration::from_secs(600), expiry: Duration::from_secs(900) };
+const AGES: Ages = Ages { max_age: Duration::from_secs(600), withdrawal: Duration::from_secs(900) };
 
 const WELL: u8 = 0;
+/// Each answers, and what it answers is not to be believed.
+const NONSENSE: u8 = 7;
+const AHEAD: u8 = 8;
+const BACK: u8 = 9;
 const FAULTS: [(u8, &str); 5] = [
     (1, "HTTP 500"),
     (2, "not what was asked for"),
@@ -101,6 +105,11 @@ fn most_resident() -> usize {
 }
 
 async fn answer(mood: u8, path: &str, now: i64) -> Response {
+    let now = match mood {
+        AHEAD => 4_000_000_000,
+        BACK => now - 3600,
+        _ => now,
+    };
     match mood {
         1 => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         2 => "{\"status\":0,\"data\":{\"update_ti".into_response(),
@@ -123,8 +132,12 @@ async fn answer(mood: u8, path: &str, now: i64) -> Response {
             format!("{{\"node\":{{\"fs\":{fs},\"new\":[]}}}}").into_response()
         }
         _ if path.contains("memory") => {
-            format!("{{\"status\":0,\"data\":{{\"system\":{{\"mem_total\":4}},\"update_time\":{}}}}}", now)
-                .into_response()
+            let total = if mood == NONSENSE { "1e308" } else { "4" };
+            format!(
+                "{{\"status\":0,\"data\":{{\"system\":{{\"mem_total\":{total}}},\"update_time\":{}}}}}",
+                now
+            )
+            .into_response()
         }
         _ => format!("{{\"status\":0,\"data\":{{\"update_time\":{}}}}}", now).into_response(),
     }
@@ -227,6 +240,46 @@ async fn m11_whatever_malachite_does_what_it_told_stays_and_ages_and_one_line_te
 }
 
 #[tokio::test]
+async fn m02_what_cannot_be_believed_is_said_once_and_what_was_told_before_ages() {
+    let (world, lines) = (World::start().await, Lines::default());
+    let _logged = tracing::subscriber::set_default(lines.clone());
+    let pass = |w: &World| w.store.view().layers.first().map_or(0, |l| l.pass.number);
+    let failure = |w: &World| w.store.view().layers.first()?.pass.failure.as_deref().map(str::to_owned);
+    let moods = [
+        (
+            NONSENSE,
+            "mem.total.system is said to be 1",
+            "values that cannot be",
+            "all its values can be again",
+        ),
+        (BACK, "an earlier time", "an earlier time", "its time goes on again"),
+        (AHEAD, "s ahead", "its clock is ahead", "its clock agrees"),
+    ];
+    let body = async {
+        let total = |w: &World| w.sample("mem.total.system", Ranking::MalachiteFirst);
+        world.until("well", |w| total(w).value == Some(4096.0) && failure(w).is_none()).await;
+        for (mood, shown, says, over) in moods {
+            world.mood.store(mood, Ordering::Relaxed);
+            world.until(shown, |w| failure(w).is_some_and(|f| f.contains(shown))).await;
+            // The next pass has it from all of the answers.
+            let seen = pass(&world);
+            world.until("all of it", |w| pass(w) > seen + 1).await;
+            let (before, first) = (pass(&world), total(&world));
+            world.until("on and on", |w| pass(w) > before + 3 && total(w).age_ms > first.age_ms + 50).await;
+            let later = total(&world);
+            assert_eq!((later.value, later.time_unix_ns), (Some(4096.0), first.time_unix_ns), "{says}");
+            assert!(later.time_unix_ns <= world.clock.now().unix_ns, "{says}: it lies in the future");
+            assert_eq!((lines.with(says), lines.with(over)), (1, 0), "{says}");
+            world.mood.store(WELL, Ordering::Relaxed);
+            world.until("well again", |w| failure(w).is_none()).await;
+            world.until("news", |w| total(w).time_unix_ns > first.time_unix_ns).await;
+            assert_eq!((lines.with(says), lines.with(over)), (1, 1), "{says}");
+        }
+    };
+    tokio::select! { () = follow(world.remote(Source::Malachite)) => {}, () = body => {} }
+}
+
+#[tokio::test]
 async fn a_date_that_is_set_makes_nothing_older_nor_younger_and_wipes_nothing() {
     let world = World::start().await;
     let body = async {
@@ -280,7 +333,7 @@ async fn m02_the_kubelets_own_date_counts_not_that_of_the_answer() {
         let free = |w: &World| w.sample("available.fs.node", Ranking::KernelFirst);
         world.until("read", |w| !w.store.view().layers.is_empty()).await;
         let sample = free(&world);
-        // The date lies far back: the value is expired, and its time is told.
+        // The date lies far back: the value is withdrawn, and its time is told.
         assert_eq!((sample.quality(), sample.value), (Quality::Missing, None));
         assert_eq!(sample.time_unix_ns, 1_767_225_600_000_000_000);
         assert!(world.store.view().layers[0].stale_total > 0);

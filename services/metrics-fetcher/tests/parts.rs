@@ -15,7 +15,7 @@ use oxalyst_cgroups::fixture::{Fixture, Layout};
 use oxalyst_cgroups::{CgroupPath, Controller};
 use oxalyst_proto::metrics::v1::{Quality, QueryRequest, Sample};
 
-const AGES: Ages = Ages { max_age: Duration::from_secs(3), expiry: Duration::from_secs(10) };
+const AGES: Ages = Ages { max_age: Duration::from_secs(3), withdrawal: Duration::from_secs(10) };
 
 struct World {
     dir: tempfile::TempDir,

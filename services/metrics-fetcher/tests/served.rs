@@ -52,7 +52,7 @@ fn command(run_dir: &Path, host_root: &Path) -> Command {
         "period_ms=100".to_owned(),
         // Stale for seconds, so that a slow machine cannot miss it between two looks.
         "--set".to_owned(),
-        "expire_after_periods=40".to_owned(),
+        "withdraw_after_periods=40".to_owned(),
         "--set".to_owned(),
         "forget_after_periods=80".to_owned(),
         "--set".to_owned(),

@@ -239,7 +239,7 @@ fn the_loads_own_clock_and_the_memory_it_touched_are_told_within_2_percent() {
             continue;
         }
         let told = reading(&second.1, "busy", "cpu.usage.container");
-        let told = told.value * told.interval_ns as f64;
+        let told = told.value * told.interval().as_nanos() as f64;
         let truth = (least + most) / 2.0;
         assert!((told - truth).abs() <= truth * 0.02, "told {told} ns, the load's own clock says {truth}");
         let touched = TOUCHED as f64;
@@ -353,7 +353,7 @@ async fn a_busy_container_agrees_with_the_kernels_counters_and_an_idle_one_is_id
     let second = (own.cpu_ns(), pass.run(&[]), own.cpu_ns());
 
     let busy = reading(&second.1, "busy", "cpu.usage.container");
-    let measured = busy.value * busy.interval_ns as f64;
+    let measured = busy.value * busy.interval().as_nanos() as f64;
     let (least, most) = ((second.0 - first.2) as f64, (second.2 - first.0) as f64);
     assert!(
         measured >= least * 0.98 && measured <= most * 1.02,

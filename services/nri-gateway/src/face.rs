@@ -8,12 +8,13 @@ use oxalyst_proto::gateway::v1::{
     AppliedContainer, DiagnoseReply, DiagnoseRequest, HandOverReply, HandOverRequest, ListContainersReply,
     ListContainersRequest,
 };
+use oxalyst_proto::runtime::v1::ContainerState;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use crate::diagnosis::Diagnosis;
 use crate::kernel::Kernel;
-use crate::roster::{Listing, Refused, Roster};
+use crate::roster::{Listing, Refused, Roster, Troubles};
 
 /// An answer waits for the kernel's files no longer than this; it is given without them.
 const LOOK_DEADLINE: Duration = Duration::from_millis(500);
@@ -43,7 +44,11 @@ impl Face {
         let (mut containers, cgroups): (Vec<_>, Vec<_>) = listed.into_iter().unzip();
         match self.kernel.attainable(cgroups, LOOK_DEADLINE).await {
             Ok(attainable) => {
-                for (container, told) in containers.iter_mut().zip(attainable) {
+                for (container, (told, frozen)) in containers.iter_mut().zip(attainable) {
+                    // No runtime tells a plugin that it paused a container.
+                    if frozen == Some(true) && container.state() == ContainerState::Running {
+                        container.state = ContainerState::Paused.into();
+                    }
                     container.effective_cpus = told.cpus.map(|cpus| cpus.to_string());
                     container.max_milli_cpu = told.milli_cpu;
                 }
@@ -80,6 +85,7 @@ impl Gateway for Face {
     }
 
     async fn diagnose(&self, _: Request<DiagnoseRequest>) -> Result<Response<DiagnoseReply>, Status> {
-        Ok(Response::new(DiagnoseReply { findings: self.diagnosis.findings().await }))
+        let told = self.roster.send(Troubles).await.ok();
+        Ok(Response::new(DiagnoseReply { findings: self.diagnosis.findings(told).await }))
     }
 }

@@ -1,7 +1,9 @@
 //! Answers the runtime's calls. A handler asks the orm with a deadline, the roster, and the kernel's files with a deadline; it
 //! has no means to call the runtime, which holds its lock meanwhile.
 
+mod creating;
 mod starting;
+mod updating;
 mod validate;
 
 use std::future::Future;
@@ -20,7 +22,7 @@ use oxalyst_nri::plugin::{Happened, Plugin};
 use oxalyst_nri::sync_chunks::Inventory;
 use oxalyst_nri::{Code, Status, api};
 use oxalyst_proto::orm::v1::{AdmitReply, Refusal, admit_reply};
-use oxalyst_proto::runtime::v1::{Container, Resources, Sandbox};
+use oxalyst_proto::runtime::v1::Sandbox;
 use tokio::sync::watch;
 
 use crate::adjustment::{Dialect, Runtime};
@@ -31,14 +33,12 @@ use crate::mender::Nudge;
 use crate::metrics::Metrics;
 use crate::orm::{Orm, OrmError};
 use crate::owner::Calls;
-use crate::pinning::{Change, difference};
-use crate::placements::Cpuset;
+use crate::pinning::Change;
 use crate::policy;
 use crate::refuse_at::Stage;
 use crate::roster::{
-    Applied, Born, Create, Entrance, Moved, Others, Phase, PutSandbox, RefreshSandbox, RefusedAgain,
-    RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Resized, Resynchronise, Roster, Standing,
-    StopSandbox, ToCheck, ToResize,
+    Born, Entrance, Moved, Phase, PutSandbox, RefreshSandbox, RemoveContainer, RemoveSandbox, Replace,
+    Resynchronise, Roster, StopSandbox, ToCheck,
 };
 use crate::session::Synchronised;
 use crate::settings::Settings;
@@ -311,75 +311,6 @@ impl HooksContext {
         deadline.saturating_sub(since.elapsed())
     }
 
-    async fn create_container(
-        &self,
-        sandbox: Sandbox,
-        (container, born): (Container, Born),
-        dialect: Dialect,
-    ) -> Result<CreateContainerResponse, Status> {
-        let placements = self.orm.placements();
-        let name = translate::container_name(&container).to_owned();
-        let decided = placements.load().cpuset_of(&sandbox.pod_uid, &name);
-        let (cpuset, by_policy) = match decided {
-            Some(cpuset) => (Some(cpuset), false),
-            None => self.admit_container(&sandbox, &container).await?,
-        };
-        let told = container.resources.as_ref().and_then(|r| r.cpuset_cpus.as_deref());
-        if let (Some(told), Some(ours)) = (told, &cpuset)
-            && told != ours.cpus
-        {
-            tracing::info!(
-                container = %container.container_id, pod = %sandbox.name, told, ours = %ours.cpus,
-                "the kubelet or another plugin had set other CPUs"
-            );
-        }
-        let others = self.ask(Others { pod_uid: sandbox.pod_uid.clone(), container: name }).await?;
-        let adjust = cpuset.as_ref().and_then(|cpuset| translate::adjustment(cpuset, &others, dialect));
-        let born = if adjust.is_some() { born.with(&others) } else { born };
-        let create = Create { container, pod_uid: sandbox.pod_uid, cpuset, by_policy, born };
-        let others = self.ask(create).await?;
-        if !others.is_empty() {
-            self.nudge.after(AFTER_REPLY);
-        }
-        Ok(CreateContainerResponse { adjust, update: updates(&others), evict: Vec::new() })
-    }
-
-    /// The pod's placement is not settled: the orm is asked for this container.
-    async fn admit_container(
-        &self,
-        sandbox: &Sandbox,
-        container: &Container,
-    ) -> Result<(Option<Cpuset>, bool), Status> {
-        let deadline = self.releases_first().await;
-        let fault = match self.orm.admit_container(sandbox.clone(), container.clone(), deadline).await {
-            Ok(reply) => match refusal(&reply) {
-                Some(refused) if refused.reason != "expired" => {
-                    let refused = refuse(sandbox, refused);
-                    let message = refused.message.clone();
-                    self.ask(RefusedAgain { sandbox_id: sandbox.sandbox_id.clone(), message }).await?;
-                    return Err(refused);
-                }
-                Some(_) => OrmError::Late(deadline),
-                None => match self
-                    .orm
-                    .placements()
-                    .load()
-                    .cpuset_of(&sandbox.pod_uid, translate::container_name(container))
-                {
-                    Some(cpuset) => return Ok((Some(cpuset), false)),
-                    None => OrmError::Failed("it placed the container nowhere".to_owned()),
-                },
-            },
-            Err(e) => e,
-        };
-        // The orm's last word on the pod was a no: without a new one it stands.
-        if let Some(message) = self.ask(RefusedBefore(sandbox.sandbox_id.clone())).await? {
-            return Err(Status::new(Code::FailedPrecondition, message));
-        }
-        self.policy(sandbox, &fault)?;
-        Ok((policy::place(&self.orm.placements().load()), true))
-    }
-
     /// The answer without the orm: whether it may start.
     fn policy(&self, sandbox: &Sandbox, fault: &OrmError) -> Result<(), Status> {
         self.metrics.by_policy(fault.reason());
@@ -392,58 +323,6 @@ impl HooksContext {
         }
         tracing::warn!(pod = %sandbox.name, namespace = %sandbox.namespace, reason = %fault, "answered by policy");
         Ok(())
-    }
-
-    /// Our cpuset stands, whoever asks for another; the rest of the request passes. A container that is to have more or less CPU
-    /// or memory gets its new set in the same reply, after the others have left it.
-    async fn update_container(
-        &self,
-        id: String,
-        told: Resources,
-    ) -> Result<Vec<api::ContainerUpdate>, Status> {
-        let asked = Cpuset { cpus: told.cpuset_cpus.clone().unwrap_or_default(), mems: String::new() };
-        let others = self.resize(&id, told).await?;
-        let mut answer = updates(&others);
-        if !others.is_empty() {
-            self.nudge.after(AFTER_REPLY);
-        }
-        let Some(cpuset) = self.ask(Standing(id.clone())).await? else { return Ok(answer) };
-        if !asked.cpus.is_empty() && difference(Some(&asked), &cpuset).cpus {
-            tracing::info!(container = %id, told = %asked.cpus, ours = %cpuset.cpus, "asked for other CPUs: ours stand");
-            self.metrics.foreign_cpuset();
-            self.diagnosis.foreign_cpuset(&id, &asked.cpus, &cpuset.cpus);
-        }
-        answer.extend(translate::update(&id, &cpuset, false));
-        self.ask(Applied(vec![Change { container_id: id, cpuset }])).await?;
-        Ok(answer)
-    }
-
-    /// Asks the orm for what a container is to have from now on, if that is something else. Gives what others lose by it. A
-    /// refusal is the runtime's answer too: the container keeps everything. Without the orm the update passes, and the orm hears
-    /// of it later.
-    async fn resize(&self, id: &str, told: Resources) -> Result<Vec<Change>, Status> {
-        let Some(request) = self.ask(ToResize { container_id: id.to_owned(), told }).await? else {
-            return Ok(Vec::new());
-        };
-        let deadline = self.releases_first().await;
-        let fault = match self.orm.resize_container(request.clone(), deadline).await {
-            Ok(reply) => match refusal(&reply) {
-                Some(refused) if refused.reason != "expired" => {
-                    return Err(refuse(&request.sandbox.unwrap_or_default(), refused));
-                }
-                Some(_) => Some(OrmError::Late(deadline)),
-                None => None,
-            },
-            Err(e) => Some(e),
-        };
-        if let Some(fault) = fault {
-            tracing::warn!(container = id, reason = %fault, "resized without the orm, which hears of it later");
-            self.duties.resize(request.clone());
-        }
-        match request.container {
-            Some(container) => self.ask(Resized(container)).await,
-            None => Ok(Vec::new()),
-        }
     }
 
     async fn stop_sandbox(&self, pod: PodSandbox) -> Result<(), Status> {

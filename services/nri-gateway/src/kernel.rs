@@ -2,6 +2,8 @@
 
 mod attainable;
 mod census;
+mod elsewhere;
+mod held;
 mod others;
 mod systemd;
 
@@ -11,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oxalyst_cgroups::{
-    CgroupPath, CpusetFile, CpusetFiles, CpusetState, Hierarchy, set_cpuset, write_verified,
+    CgroupPath, Controller, CpusetFile, CpusetFiles, Hierarchy, set_cpuset, write_verified,
 };
 use tokio::sync::Semaphore;
 
@@ -20,6 +22,7 @@ use crate::placements::Cpuset;
 use crate::roster::{Check, Idle, Seen};
 
 pub use census::Shown;
+use held::Held;
 use systemd::Systemd;
 
 /// Looks at once. A file system that hangs costs this many threads and no more.
@@ -230,6 +233,8 @@ impl Look {
             Err(e) if e.is_gone() => Seen::Gone,
             Err(e) => {
                 self.fault.get_or_insert_with(|| e.to_string());
+                // Nobody knows what it runs on: it is marked until its files can be read.
+                self.reports.push((id.clone(), e.to_string()));
                 Seen::Unreadable
             }
         };
@@ -251,7 +256,8 @@ impl Look {
     ) -> Result<Cpuset, oxalyst_cgroups::Error> {
         let (path, _driver) = CgroupPath::of_container(&check.cgroups_path)?;
         let files = CpusetFiles::open(hierarchy, &path)?;
-        let held = held(files.read()?);
+        let Held { cpuset: held, lacks } = Held::of(hierarchy, &path, files.read()?, check.wanted.as_ref());
+        self.reports.extend(lacks.into_iter().map(|lack| (check.container_id.clone(), lack)));
         let left = check.wanted.as_ref().map(|wanted| difference(Some(&held), wanted)).unwrap_or_default();
         let wanted = match correct {
             Correct::Nothing => Cpuset::default(),
@@ -279,7 +285,7 @@ impl Look {
             return Ok(held);
         }
         self.wrote.extend(outcome.is_ok().then(|| check.container_id.clone()));
-        let now = self::held(files.read()?);
+        let now = Held::of(hierarchy, &path, files.read()?, check.wanted.as_ref()).cpuset;
         if let Err(e) = outcome {
             if e.is_gone() {
                 return Err(e);
@@ -306,16 +312,16 @@ fn write_both(
         if let Some(dir) = moves_pages {
             migrate(dir)?;
         }
-        written += set_cpuset(hierarchy, path, CpusetFile::Mems, &wanted.mems)?.len();
+        written += set(hierarchy, path, CpusetFile::Mems, &wanted.mems)?;
     }
     if wanted.cpus.is_empty() {
         return Ok(written);
     }
-    match set_cpuset(hierarchy, path, CpusetFile::Cpus, &wanted.cpus) {
-        Ok(cpus) => Ok(written + cpus.len()),
+    match set(hierarchy, path, CpusetFile::Cpus, &wanted.cpus) {
+        Ok(cpus) => Ok(written + cpus),
         Err(e) => {
             if written > 0
-                && let Err(left) = set_cpuset(hierarchy, path, CpusetFile::Mems, &before.mems)
+                && let Err(left) = set(hierarchy, path, CpusetFile::Mems, &before.mems)
             {
                 tracing::warn!(cgroup = %path, error = %left, "memory nodes cannot be put back");
             }
@@ -324,20 +330,26 @@ fn write_both(
     }
 }
 
-/// What a container holds: what was asked for, or, where nothing was (v2), what holds by its parent.
-fn held(state: CpusetState) -> Cpuset {
-    let or = |asked: String, effective: Option<String>| match asked.is_empty() {
-        true => effective.unwrap_or_default(),
-        false => asked,
-    };
-    Cpuset { cpus: or(state.cpus, state.effective_cpus), mems: or(state.mems, state.effective_mems) }
+/// Writes one list; gives how many files were written. A cgroup above that was too narrow is told.
+fn set(
+    hierarchy: &Hierarchy,
+    path: &CgroupPath,
+    file: CpusetFile,
+    list: &str,
+) -> Result<usize, oxalyst_cgroups::Error> {
+    let own = hierarchy.mount(Controller::Cpuset)?;
+    let own = path.under(own).join(file.name());
+    let written = set_cpuset(hierarchy, path, file, list)?;
+    for at in written.iter().filter(|at| own.parent().is_some_and(|own| !at.starts_with(own))) {
+        tracing::info!(file = %at.display(), container = %path, list, "a cgroup above a container was too narrow for it: widened");
+    }
+    Ok(written.len())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::adjustment::Wish;
-    use oxalyst_cgroups::Controller;
     use oxalyst_cgroups::fixture::{Fixture, Layout};
 
     const DEADLINE: Duration = Duration::from_secs(5);

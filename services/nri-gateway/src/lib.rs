@@ -126,7 +126,10 @@ fn start(settings: Settings, mesh: &Mesh) -> Started {
     }
     if settings.mode != Mode::Bypass {
         let condition = mesh.readiness.condition("nri-session", "waits for the container runtime");
+        let kernel_files = mesh.readiness.condition("kernel-files", "nothing was compared yet");
+        kernel_files.fulfilled();
         let tools = mender::Tools {
+            kernel_files: Arc::new(kernel_files),
             roster: roster.clone(),
             kernel: kernel.clone(),
             duties: duties.clone(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Addr;
-use oxalyst_mesh::Facts;
+use oxalyst_mesh::{Condition, Facts};
 use oxalyst_nri::CallError;
 use oxalyst_nri::plugin::RuntimeClient;
 use tokio::sync::{Notify, watch};
@@ -16,7 +16,7 @@ use crate::adjustment::{self, Dialect};
 use crate::duties::Duties;
 use crate::kernel::Kernel;
 use crate::metrics::Metrics;
-use crate::pinning::{Change, Corrections};
+use crate::pinning::Corrections;
 use crate::roster::{Applied, Check, Observed, Reported, Roster, Seen, ToCheck};
 use crate::translate::update;
 use crate::updates::Updates;
@@ -58,8 +58,23 @@ pub struct Tools {
     pub metrics: Metrics,
     /// What an operator is told.
     pub facts: Facts,
+    /// Whether the kernel's files can be read and take what is written.
+    pub kernel_files: Arc<Condition>,
     /// Between two comparisons of everything.
     pub period: Duration,
+}
+
+// === impl Tools ===
+
+impl Tools {
+    /// Tells what the kernel's files refused when they were last read or written.
+    fn tell_files(&self, fault: Option<&str>) {
+        self.facts.set("kernel_files", fault.unwrap_or("ok"));
+        match fault {
+            Some(fault) => self.kernel_files.pending(fault),
+            None => self.kernel_files.fulfilled(),
+        }
+    }
 }
 
 // === impl Nudge ===
@@ -109,6 +124,8 @@ pub async fn mend(runtime: RuntimeClient, mut tools: Tools, dialect: Dialect, up
 
 /// What a look found.
 struct Found {
+    /// What was looked at.
+    checks: Vec<Check>,
     corrections: Corrections,
     /// Those that lack something beside CPUs and memory nodes.
     unheld: Vec<Check>,
@@ -133,9 +150,26 @@ async fn round(runtime: &RuntimeClient, tools: &Tools, dialect: Dialect, everyth
         }
     }
     let Some(left) = look(tools, false).await else { return };
-    let wrong: Vec<_> = left.corrections.shrink.into_iter().chain(left.corrections.grow).collect();
-    if !wrong.is_empty() || !found.unheld.is_empty() {
-        rewrite(tools, wrong, found.unheld).await;
+    let Found { mut checks, corrections, .. } = left;
+    let unheld: Vec<_> = found.unheld.iter().map(|check| check.container_id.clone()).collect();
+    if corrections.is_empty() && unheld.is_empty() {
+        return;
+    }
+    // One that lacked something else is written whether or not it was looked at again.
+    let is_new = |check: &Check| checks.iter().all(|other| other.container_id != check.container_id);
+    let rest: Vec<_> = found.unheld.into_iter().filter(is_new).collect();
+    checks.extend(rest.into_iter().map(|check| Check { wanted: None, ..check }));
+    let Tools { roster, kernel, metrics, .. } = tools;
+    match written::apply(roster, kernel, metrics, "rewritten", (checks, corrections, unheld)).await {
+        Ok(outcome) => {
+            if !outcome.wrote.is_empty() {
+                tracing::warn!(containers = ?outcome.wrote, "the runtime did not apply an update: written directly");
+            }
+            if outcome.fault.is_some() {
+                tools.tell_files(outcome.fault.as_deref());
+            }
+        }
+        Err(e) => tracing::debug!(error = %e, "nothing is written"),
     }
 }
 
@@ -148,7 +182,7 @@ async fn write(tools: &Tools, everything: bool) {
     };
     tools.facts.set("runtime_updates", "not asked for: this version of containerd may stall over them");
     if everything || fault.is_some() {
-        tools.facts.set("kernel_files", fault.as_deref().unwrap_or("ok"));
+        tools.tell_files(fault.as_deref());
     }
 }
 
@@ -158,26 +192,26 @@ async fn look(tools: &Tools, everything: bool) -> Option<Found> {
     let mut corrections = due.blind;
     let (seen, unheld) = match tools.kernel.read(due.checks.clone(), LOOK_DEADLINE).await {
         Ok(look) => {
-            if everything {
-                tools.facts.set("kernel_files", look.fault.as_deref().unwrap_or("ok"));
+            if everything || look.fault.is_some() {
+                tools.tell_files(look.fault.as_deref());
             }
             let (reports, whole) = (look.reports, look.whole);
             tools.roster.send(Reported { reports, whole }).await.ok()?;
-            let lacks = |check: &Check| look.unheld.contains(&check.container_id);
-            (look.seen, due.checks.into_iter().filter(lacks).collect())
+            let lacks = |check: &&Check| look.unheld.contains(&check.container_id);
+            (look.seen, due.checks.iter().filter(lacks).cloned().collect())
         }
         Err(e) => {
             tracing::debug!(error = %e, "the kernel's files cannot be read");
             tools.facts.set("kernel_files", e.to_string());
-            let unreadable = |check: Check| (check.container_id, Seen::Unreadable);
-            (due.checks.into_iter().map(unreadable).collect(), Vec::new())
+            let unreadable = |check: &Check| (check.container_id.clone(), Seen::Unreadable);
+            (due.checks.iter().map(unreadable).collect(), Vec::new())
         }
     };
     let found = tools.roster.send(Observed(seen)).await.ok()?;
     corrections.shrink.extend(found.shrink);
     corrections.grow.extend(found.grow);
     corrections.mems.extend(found.mems);
-    Some(Found { corrections, unheld })
+    Some(Found { checks: due.checks, corrections, unheld })
 }
 
 /// CPUs that are taken away first, then those given back, then memory nodes one container at a time.
@@ -214,28 +248,4 @@ async fn tell_others(
         tools.metrics.updated("applied", batch.len().saturating_sub(failed.len()));
     }
     Ok(())
-}
-
-/// The runtime said yes and did nothing, or cannot be told.
-async fn rewrite(tools: &Tools, wrong: Vec<Change>, unheld: Vec<Check>) {
-    let Ok(due) = tools.roster.send(ToCheck { everything: false }).await else { return };
-    let is_wrong = |check: &Check| wrong.iter().any(|change| change.container_id == check.container_id);
-    let mut checks: Vec<_> = due.checks.into_iter().filter(is_wrong).collect();
-    let rest = unheld.into_iter().filter(|check| !is_wrong(check));
-    checks.extend(rest.map(|check| Check { wanted: None, ..check }));
-    match tools.kernel.correct(checks, None, LOOK_DEADLINE).await {
-        Ok(look) => {
-            tools.metrics.updated("rewritten", look.wrote.len());
-            if let Some(fault) = look.fault {
-                tracing::warn!(%fault, "a container's CPUs could not be written");
-            }
-            if !look.wrote.is_empty() {
-                tracing::warn!(containers = ?look.wrote, "the runtime did not apply an update: written directly");
-            }
-            let (reports, whole) = (look.reports, look.whole);
-            let _ = tools.roster.send(Reported { reports, whole }).await;
-            let _ = tools.roster.send(Observed(look.seen)).await;
-        }
-        Err(e) => tracing::warn!(error = %e, "the kernel's files cannot be written"),
-    }
 }

@@ -8,6 +8,7 @@ mod entry;
 mod found;
 mod lodging;
 mod resize;
+mod troubles;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use oxalyst_topology::CpuSet;
 pub use actor::{
     Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, Others, PutSandbox, RefreshSandbox,
     Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized,
-    Resynchronise, SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Wrote,
+    Resynchronise, SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Troubles,
+    Wrote,
 };
 pub use born::Born;
 pub use claims::{Claims, Idle};
@@ -31,6 +33,7 @@ pub use entry::{Phase, Seen};
 pub use found::{Census, Taken};
 pub use lodging::Entrance;
 use lodging::Lodging;
+pub use troubles::Trouble;
 
 use crate::adjustment::{Wish, others};
 use crate::meta_link::Feed;

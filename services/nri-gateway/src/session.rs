@@ -108,6 +108,8 @@ pub async fn run(context: SessionContext, condition: Condition) {
         if context.hands.way() == Way::Nri {
             context.hands.go(Way::Nobody);
         }
+        // What the files refuse is told by bypass mode from now on, or not known.
+        context.tools.kernel_files.fulfilled();
         let was_synchronised = context.synchronised.send_replace(false);
         if was_synchronised {
             context.knows.send_replace(false);
@@ -131,7 +133,12 @@ pub async fn run(context: SessionContext, condition: Condition) {
             );
         }
         let mut reason = end.to_string();
-        if let Some(why) = context.hooks.diagnosis.failed(&reason).await {
+        let connects = match &end {
+            SessionError::Connect { .. } => Some(false),
+            SessionError::Owned { .. } => None,
+            SessionError::Register(_) | SessionError::NotSynchronised | SessionError::Ended(_) => Some(true),
+        };
+        if let Some(why) = context.hooks.diagnosis.failed(&reason, connects).await {
             reason = format!("{reason}; {why}");
         }
         condition.pending(match context.hands.way() {

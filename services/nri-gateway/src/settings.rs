@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::refuse_at::RefuseAt;
 
+/// Bytes of a socket's path (`sun_path` of unix(7)).
+const LONGEST_SOCKET: usize = 107;
+
 /// Every key, with its default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -72,6 +75,14 @@ pub enum SettingsError {
     /// The name is no name.
     #[error("plugin_name is empty: give the plugin a name")]
     Name,
+    /// The socket cannot be one.
+    #[error("nri_socket is {given:?}, which {why}: give the runtime's socket, such as /var/run/nri/nri.sock")]
+    Socket {
+        /// As given.
+        given: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// Never, or practically so.
     #[error("drift_limit is {0}, it must lie between 1 and 1000")]
     DriftLimit(u32),
@@ -118,7 +129,8 @@ impl HasCommon for Settings {
 }
 
 impl Settings {
-    /// Checks ranges.
+    /// Checks ranges, and where `nri_socket` is one that it can be: another file in its place may be replaced by the runtime's socket
+    /// yet, a folder is none.
     ///
     /// # Errors
     /// The first value that is out of its range.
@@ -129,6 +141,20 @@ impl Settings {
         }
         if self.plugin_name.is_empty() {
             return Err(SettingsError::Name);
+        }
+        let given = &self.nri_socket;
+        let socket = |why| Err(SettingsError::Socket { given: given.clone(), why });
+        if !given.is_absolute() {
+            return socket("is not absolute");
+        }
+        if given.file_name().is_none() || given.as_os_str().as_encoded_bytes().ends_with(b"/") {
+            return socket("names no file");
+        }
+        if given.is_dir() {
+            return socket("is a folder");
+        }
+        if given.as_os_str().len() > LONGEST_SOCKET {
+            return socket("is longer than a socket's path can be");
         }
         let range = |key, given, min, max| match (min..=max).contains(&given) {
             true => Ok(()),
@@ -162,6 +188,24 @@ mod tests {
     #[test]
     fn the_defaults_are_within_their_ranges() {
         assert_eq!(Settings::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_socket_that_cannot_be_one_is_named_at_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = format!("/{}", "x".repeat(LONGEST_SOCKET));
+        for (given, why) in [
+            ("nri.sock", "not absolute"),
+            ("", "not absolute"),
+            ("/", "names no file"),
+            ("/run/nri/", "names no file"),
+            (folder.path().to_str().unwrap(), "is a folder"),
+            (long.as_str(), "longer"),
+        ] {
+            let settings = Settings { nri_socket: given.into(), ..Settings::default() };
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains("nri_socket") && error.contains(why), "{given}: {error}");
+        }
     }
 
     #[test]

@@ -43,28 +43,56 @@ pub async fn write(
     let (reports, whole) = (look.reports, look.whole);
     roster.send(Reported { reports, whole }).await.map_err(stopping)?;
     let corrections = roster.send(Observed(look.seen)).await.map_err(stopping)?;
-    let mut fault = look.fault;
-    for (changes, deadline) in in_order(&due.checks, corrections, &look.unheld) {
+    let found = (due.checks, corrections, look.unheld);
+    let told = apply(roster, kernel, metrics, "written", found).await?;
+    Ok(look.fault.or(told.fault))
+}
+
+/// What was done past the runtime.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Containers whose files were written.
+    pub(crate) wrote: Vec<String>,
+    /// The first fault.
+    pub(crate) fault: Option<String>,
+}
+
+/// Writes these corrections of the containers that were checked, and whatever else those that lack something are to have.
+/// `as_result` is what it counts as.
+///
+/// # Errors
+/// [`WriteError::Stopping`]. Files that refuse or do not answer are told in the outcome: what they hold up is tried again.
+pub(crate) async fn apply(
+    roster: &Addr<Roster>,
+    kernel: &Kernel,
+    metrics: &Metrics,
+    as_result: &'static str,
+    (checks, corrections, unheld): (Vec<Check>, Corrections, Vec<String>),
+) -> Result<Outcome, WriteError> {
+    let stopping = |_| WriteError::Stopping;
+    let mut outcome = Outcome::default();
+    for (changes, deadline) in in_order(&checks, corrections, &unheld) {
         let look = match kernel.change(changes, deadline).await {
             Ok(look) => look,
             Err(e) => {
-                fault.get_or_insert_with(|| e.to_string());
+                outcome.fault.get_or_insert_with(|| e.to_string());
                 continue;
             }
         };
-        if !look.wrote.is_empty() {
-            tracing::info!(containers = ?look.wrote, "written");
-        }
-        metrics.updated("written", look.wrote.len());
+        metrics.updated(as_result, look.wrote.len());
+        outcome.wrote.extend(look.wrote);
         if let Some(told) = look.fault {
             metrics.updated("failed", 1);
-            fault.get_or_insert(told);
+            outcome.fault.get_or_insert(told);
         }
         let (reports, whole) = (look.reports, look.whole);
         roster.send(Reported { reports, whole }).await.map_err(stopping)?;
         let _left_for_the_next_round = roster.send(Observed(look.seen)).await.map_err(stopping)?;
     }
-    Ok(fault)
+    if !outcome.wrote.is_empty() {
+        tracing::info!(containers = ?outcome.wrote, "written");
+    }
+    Ok(outcome)
 }
 
 /// What is taken away first, in one pass with what is given; then memory nodes, one container at a time.

@@ -64,15 +64,19 @@ async fn c14_a_cpuset_that_somebody_else_shrinks_to_two_cpus_bounds_a_quota_of_e
 }
 
 #[actix::test]
-async fn c14_a_parent_narrower_than_the_container_is_told_beside_what_was_asked_for() {
+async fn c14_a_cgroup_above_the_pods_that_is_narrower_is_told_beside_what_was_asked_for() {
     let (mut node, fixture, wanted) = reclaimed(Layout::V2).await;
-    set(&fixture, Controller::Cpuset, "kubepods/besteffort/podr", "cpuset.cpus", "1");
-    set(&fixture, Controller::Cpuset, CGROUP, "cpuset.cpus.effective", "1");
+    set(&fixture, Controller::Cpuset, "", "cpuset.cpus", "1");
+    for path in ["", "kubepods", "kubepods/besteffort", "kubepods/besteffort/podr", CGROUP] {
+        set(&fixture, Controller::Cpuset, path, "cpuset.cpus.effective", "1");
+    }
 
-    let applied = node.applied("r1").await.unwrap();
+    let applied =
+        until("told", async || node.applied("r1").await.filter(|r| r.kernel_cpus.as_deref() == Some("1")));
+    let applied = applied.await;
 
-    assert_eq!(applied.kernel_cpus, Some(wanted.clone()), "its own file names more");
     assert_ne!(wanted, "1");
+    assert_eq!(node.reads(CGROUP, "cpuset.cpus"), wanted, "its own file names more");
     assert_eq!((applied.effective_cpus.as_deref(), applied.max_milli_cpu), (Some("1"), Some(1_000)));
     node.stop_first().await;
 }

@@ -268,6 +268,71 @@ async fn c07_a_controller_that_goes_is_told_with_the_exact_text_and_the_others_g
     node.stop_first().await;
 }
 
+/// Waits until the container has these marks, in whatever order.
+async fn marked(node: &Plain, id: &str, marks: &[&str]) {
+    tells(&format!("{id} is marked {marks:?}"), async || {
+        let Some(mut has) = node.applied(id).await.map(|applied| applied.marks) else { return false };
+        has.sort();
+        has == marks
+    })
+    .await;
+}
+
+#[actix::test]
+async fn a_cgroup_above_that_somebody_narrows_is_widened_within_kubepods_and_told_beyond() {
+    if !here("a_cgroup_above_that_somebody_narrows_is_widened_within_kubepods_and_told_beyond") {
+        return;
+    }
+    let mut tree = Tree::default();
+    let pid = tree.container("kubelet/kubepods/podd/d1");
+    let mut node = gateway(&[("d", "dedicated_cores", "d1")], &[]);
+    says("the process", "3", || allowed(pid, "Cpus_allowed_list")).await;
+    marked(&node, "d1", &[]).await;
+
+    write("kubelet/kubepods/podd", "cpuset.cpus", "0").unwrap();
+    tells("the pod is widened", async || {
+        ["0,3", "0-3"].contains(&read("kubelet/kubepods/podd", "cpuset.cpus").as_str())
+    })
+    .await;
+    says("the process", "3", || allowed(pid, "Cpus_allowed_list")).await;
+    marked(&node, "d1", &[]).await;
+    assert_eq!(read("kubelet/kubepods/podd/d1", "cpuset.cpus"), "3", "its own file was right all along");
+
+    write("kubelet", "cpuset.cpus", "0-1").unwrap();
+    marked(&node, "d1", &["drift", "not-adjusted"]).await;
+    assert_eq!(allowed(pid, "Cpus_allowed_list"), read("kubelet/kubepods/podd", "cpuset.cpus.effective"));
+    assert_eq!(
+        (read("kubelet", "cpuset.cpus"), read("kubelet/kubepods/podd/d1", "cpuset.cpus")),
+        ("0-1".into(), "3".into())
+    );
+    // One that is in use cannot be emptied.
+    write("kubelet", "cpuset.cpus", &read("", "cpuset.cpus.effective")).unwrap();
+    says("the process", "3", || allowed(pid, "Cpus_allowed_list")).await;
+    marked(&node, "d1", &[]).await;
+    node.stop_first().await;
+}
+
+#[actix::test]
+async fn a20_a_cpu_that_goes_offline_is_told_and_is_no_drift() {
+    if !here("a20_a_cpu_that_goes_offline_is_told_and_is_no_drift") {
+        return;
+    }
+    let mut tree = Tree::default();
+    let pid = tree.container("kubepods/podd/d1");
+    let mut node = gateway(&[("d", "dedicated_cores", "d1")], &[]);
+    says("the process", "3", || allowed(pid, "Cpus_allowed_list")).await;
+    marked(&node, "d1", &[]).await;
+
+    fs::write("/sys/devices/system/cpu/cpu3/online", "0").unwrap();
+    marked(&node, "d1", &["not-adjusted"]).await;
+    assert_eq!(read("kubepods/podd/d1", "cpuset.cpus"), "3", "nobody writes");
+    assert_ne!(allowed(pid, "Cpus_allowed_list"), "3");
+    fs::write("/sys/devices/system/cpu/cpu3/online", "1").unwrap();
+    says("the process", "3", || allowed(pid, "Cpus_allowed_list")).await;
+    marked(&node, "d1", &[]).await;
+    node.stop_first().await;
+}
+
 #[actix::test]
 async fn k8_everything_that_is_decided_is_in_the_kernels_files_when_it_was_written() {
     if !here("k8_everything_that_is_decided_is_in_the_kernels_files_when_it_was_written") {

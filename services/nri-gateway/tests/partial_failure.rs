@@ -23,7 +23,9 @@ async fn o16_memory_nodes_that_are_refused_leave_the_cpus_as_decided_marked_and_
     let mut node = Plain::new(Mode::Bypass);
     let fixture = node.tree(Layout::V1, &["kubepods/poda/a1", CONTAINER]);
     let path = CgroupPath::new(CONTAINER).unwrap();
-    fixture.set(Controller::Cpuset, &path, "cpuset.mems", "1\n").unwrap();
+    for file in ["cpuset.mems", "cpuset.effective_mems"] {
+        fixture.set(Controller::Cpuset, &path, file, "1\n").unwrap();
+    }
     machine_allows(&fixture, "cpuset.mems", "1");
     node.meta.set(vec![listed("a", "shared_cores", "a1"), listed("d", "dedicated_cores", "d1")]);
     node.start();

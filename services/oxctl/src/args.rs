@@ -43,7 +43,8 @@ pub(crate) enum Output {
 pub(crate) enum Command {
     /// Every service: version, whether it is ready, what it waits for.
     Status,
-    /// What stands in the way, and what to do: the services, the runtime's settings, other CPU managers, the tree of cgroups.
+    /// What stands in the way, and what to do: the services, the runtime's settings, other CPU managers, the tree of cgroups, marked
+    /// containers; with -o wide nothing is cut.
     Doctor,
     /// Pods and containers: QoS level, CPUs, memory nodes, exclusive or shared, since when, by whom.
     Pods,
@@ -73,7 +74,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// NAMESPACE/NAME or uid.
+    /// NAMESPACE/NAME, uid, or a name that only one namespace has.
     #[arg(value_name = "POD")]
     pub(crate) pod: Option<String>,
     /// Refusals only.
@@ -130,13 +131,16 @@ pub(crate) struct MetricsArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MetricsAction {
+    /// All that can be measured: unit, sources, and why a source never tells it; as --list.
+    List,
     /// Every source: period, last pass, health.
     Sources,
     /// Measurements, once.
     Get(Selection),
     /// Measurements as they change, until interrupted.
     Watch(Selection),
-    /// CPU, memory, throttling and pressure of every pod, the busiest first; on a terminal over and over until interrupted.
+    /// The node, and CPU, memory, throttling and pressure of every pod, the busiest first; on a terminal over and over until
+    /// interrupted.
     Top(TopArgs),
     /// Current values as OpenTelemetry's JSON, under the names of its conventions, to be posted to a collector's /v1/metrics.
     Export,

@@ -18,7 +18,7 @@ use crate::view::metrics::MetricsView;
 use crate::view::pods::PodsView;
 use crate::view::pools::PoolsView;
 use crate::view::status::StatusView;
-use crate::view::top::{self, TopView};
+use crate::view::top::{self, Size, TopView};
 use crate::view::topology::TopologyView;
 use crate::view::{Answer, Told};
 
@@ -60,10 +60,8 @@ pub(crate) async fn ask(cli: &Cli) -> Result<Answer, AskError> {
 
 async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<Answer, AskError> {
     match &args.action {
-        None if args.list => {
-            let view = ListView::new(peers.list_metrics().await?);
-            answer(&view, output, |wide| view.render(wide), Vec::new(), Told::Well)
-        }
+        None if args.list => list(peers, output).await,
+        Some(MetricsAction::List) => list(peers, output).await,
         None => get(peers, &args.selection, output).await,
         Some(MetricsAction::Get(selection)) => get(peers, selection, output).await,
         Some(MetricsAction::Sources) => {
@@ -79,7 +77,14 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
         Some(MetricsAction::Top(args)) => top(peers, args, output).await,
         Some(MetricsAction::Watch(selection)) => {
             let mut stream = peers.watch_metrics(query(selection)).await?;
-            while let Some(reply) = peers.next(&mut stream).await? {
+            let interrupted = interrupted();
+            tokio::pin!(interrupted);
+            loop {
+                let next = tokio::select! {
+                    next = peers.next(&mut stream) => next?,
+                    () = &mut interrupted => None,
+                };
+                let Some(reply) = next else { break };
                 let view = MetricsView::new(reply);
                 let text = answer(&view, output, |wide| view.render(wide), Vec::new(), Told::Well)?.text;
                 // A reader that has seen enough ends the watch.
@@ -97,16 +102,37 @@ const REFRESH: Duration = Duration::from_secs(2);
 /// Moves to the first line and clears what is below.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
+/// Ends when the operator has seen enough.
+async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+async fn list(peers: &Peers, output: Output) -> Result<Answer, AskError> {
+    let view = ListView::new(peers.list_metrics().await?);
+    answer(&view, output, |wide| view.render(wide), Vec::new(), Told::Well)
+}
+
 async fn top(peers: &Peers, args: &TopArgs, output: Output) -> Result<Answer, AskError> {
     let terminal = std::io::stdout().is_terminal();
     let every = args.every.or_else(|| (terminal && !args.once && output != Output::Json).then_some(REFRESH));
     let once = async || {
         let view = TopView::new(peers.metrics(top::query()).await?, args.containers);
-        answer(&view, output, |_| view.render(), Vec::new(), Told::Well)
+        // Asked anew each time, for a window is made larger and smaller.
+        let size = if terminal && every.is_some() { Size::of_terminal() } else { None };
+        answer(&view, output, |_| view.render(size), Vec::new(), Told::Well)
     };
     let Some(every) = every else { return once().await };
+    let enough = || Answer { text: String::new(), problems: Vec::new(), told: Told::Well };
+    let interrupted = interrupted();
+    tokio::pin!(interrupted);
     loop {
-        let text = match once().await {
+        let told = tokio::select! {
+            told = once() => told,
+            () = &mut interrupted => return Ok(enough()),
+        };
+        let text = match told {
             Ok(answer) => answer.text,
             // Whoever keeps it open wants to see when it is back.
             Err(error) => format!("{error}\n"),
@@ -117,9 +143,12 @@ async fn top(peers: &Peers, args: &TopArgs, output: Output) -> Result<Answer, As
             .and_then(|()| std::io::stdout().flush())
             .is_err()
         {
-            return Ok(Answer { text: String::new(), problems: Vec::new(), told: Told::Well });
+            return Ok(enough());
         }
-        tokio::time::sleep(every).await;
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            () = &mut interrupted => return Ok(enough()),
+        }
     }
 }
 
@@ -138,7 +167,7 @@ async fn status(peers: &Peers, output: Output) -> Result<Answer, AskError> {
 async fn doctor(peers: &Peers, output: Output) -> Result<Answer, AskError> {
     let (services, found) = tokio::join!(statuses(peers), peers.diagnose());
     let view = DoctorView::new(services, found);
-    answer(&view, output, |_| view.render(), Vec::new(), view.told())
+    answer(&view, output, |wide| view.render(wide), Vec::new(), view.told())
 }
 
 /// At once: the whole takes one deadline, not one for each service.

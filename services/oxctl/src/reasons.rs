@@ -1,5 +1,6 @@
 //! Why it was decided so, what would be decided, and what would be decided now.
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -21,11 +22,16 @@ use crate::view::{Answer, Told};
 /// Decisions looked through for those about one pod.
 const LOOKED_THROUGH: u32 = 10_000;
 
+/// Decisions looked through for pods of a name: each is told whole.
+const NAMES_LOOKED_THROUGH: u32 = 500;
+
 /// Why nothing could be told.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReasonError {
     #[error("no decision about pod {pod} is kept: {held}")]
     Unknown { pod: String, held: String },
+    #[error("more than one namespace has a pod {pod}: {}; name one of them", .named.join(", "))]
+    Ambiguous { pod: String, named: Vec<String> },
     #[error("the pod's manifest {}: {source}", path.display())]
     Manifest { path: PathBuf, source: ManifestError },
     #[error("{0}")]
@@ -45,7 +51,7 @@ struct Kept {
 }
 
 pub(crate) async fn explain(peers: &Peers, args: &ExplainArgs, output: Output) -> Result<Answer, AskError> {
-    let pod = args.pod.clone().unwrap_or_default();
+    let pod = named(peers, args.pod.clone().unwrap_or_default()).await?;
     let limit = if pod.is_empty() { args.limit } else { LOOKED_THROUGH };
     let asked = ListDecisionsRequest { pod: pod.clone(), refused_only: args.refused, limit };
     let reply = peers.decisions(asked).await?;
@@ -69,6 +75,37 @@ pub(crate) async fn explain(peers: &Peers, args: &ExplainArgs, output: Output) -
     }
     let view = DecisionsView::new(decisions, Form::Pages);
     answer(&view, output, |_| view.render(), problems, Told::Well)
+}
+
+/// A pod without a namespace, by the namespace that has one of this name; as it is where none has, for it may be a uid.
+async fn named(peers: &Peers, pod: String) -> Result<String, AskError> {
+    if pod.is_empty() || pod.contains('/') {
+        return Ok(pod);
+    }
+    let asked = ListDecisionsRequest { limit: NAMES_LOOKED_THROUGH, ..ListDecisionsRequest::default() };
+    let (decided, state) = tokio::join!(peers.decisions(asked), peers.state());
+    let decided = decided?.decisions.into_iter().filter_map(|entry| entry.decision);
+    let decided = decided.map(|told| (told.pod_uid, told.namespace, told.name));
+    let held = state?.pods.into_iter().map(|own| (own.pod_uid, own.namespace, own.name));
+    of_name(decided.chain(held), pod)
+}
+
+/// From uid, namespace and name of every pod that is known.
+fn of_name(known: impl Iterator<Item = (String, String, String)>, pod: String) -> Result<String, AskError> {
+    let mut named = BTreeSet::new();
+    for (uid, namespace, name) in known {
+        if uid == pod {
+            return Ok(pod);
+        }
+        if name == pod {
+            named.insert(format!("{namespace}/{name}"));
+        }
+    }
+    match named.len() {
+        0 => Ok(pod),
+        1 => Ok(named.into_iter().collect()),
+        _ => Err(ReasonError::Ambiguous { pod, named: named.into_iter().collect() }.into()),
+    }
 }
 
 /// The last decision that was about where the pod runs; else the last one of all.
@@ -233,6 +270,21 @@ fn unusable(path: &Path, source: RecordingError) -> ReasonError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_without_a_namespace_is_the_one_pod_that_has_it() {
+        let known =
+            [("u1", "shop", "web"), ("u1", "shop", "web"), ("u2", "shop", "db"), ("u3", "test", "db")];
+        let of = |pod: &str| {
+            let known = known.map(|(uid, ns, name)| (uid.to_owned(), ns.to_owned(), name.to_owned()));
+            of_name(known.into_iter(), pod.to_owned())
+        };
+        assert_eq!(of("web").unwrap(), "shop/web");
+        assert_eq!(of("u2").unwrap(), "u2", "a uid");
+        assert_eq!(of("absent").unwrap(), "absent");
+        let error = of("db").unwrap_err().to_string();
+        assert!(error.contains("shop/db, test/db"), "{error}");
+    }
 
     #[test]
     fn m6_why_nothing_is_kept_is_told_as_it_is() {

@@ -8,6 +8,8 @@ const WIDEST_LAST: usize = 1000;
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     header: Vec<&'static str>,
+    /// Cells are never cut.
+    whole: bool,
     rows: Vec<Vec<String>>,
 }
 
@@ -15,14 +17,24 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(header: &[&'static str]) -> Self {
-        Self { header: header.to_vec(), rows: Vec::new() }
+        Self { header: header.to_vec(), whole: false, rows: Vec::new() }
+    }
+
+    /// One whose cells are never cut, for whoever asks for all.
+    pub(crate) fn whole(header: &[&'static str]) -> Self {
+        Self { whole: true, ..Self::new(header) }
     }
 
     /// Appends a row with a cell for each column; an empty cell prints as "-".
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.header.len());
         let last = cells.len().saturating_sub(1);
-        let widest = |place| if place == last { WIDEST_LAST } else { WIDEST };
+        let whole = self.whole;
+        let widest = |place| match place == last {
+            _ if whole => usize::MAX,
+            true => WIDEST_LAST,
+            false => WIDEST,
+        };
         let cells = cells.into_iter().enumerate().map(|(place, cell)| cut(printable(cell), widest(place)));
         self.rows.push(cells.collect());
     }

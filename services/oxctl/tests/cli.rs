@@ -3,6 +3,7 @@
 
 use std::os::unix::net::UnixListener as Listener;
 use std::path::Path;
+use std::pin::Pin;
 use std::process::{Command, Output};
 
 use oxalyst_proto::gateway::v1::gateway_server::{Gateway, GatewayServer};
@@ -20,6 +21,7 @@ use oxalyst_proto::metrics::v1::{
 };
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
@@ -104,15 +106,29 @@ impl Metrics for Imitation {
             quality: Quality::Fresh as i32,
             ..Sample::default()
         };
-        let samples = asked.metrics.iter().map(sample).collect();
+        let mut samples: Vec<Sample> = asked.metrics.iter().map(sample).collect();
+        if asked.metrics.iter().any(|name| name == "cpu.usage.container") {
+            samples.extend((0..40).map(|n| Sample {
+                container_id: format!("{n:064}"),
+                resolution: Some(0.5),
+                read_time_unix_ns: 2,
+                cycle: 3,
+                ..sample(&"cpu.usage.container".to_owned())
+            }));
+        }
         Ok(Response::new(QueryReply { samples, now_unix_ms: 1 }))
     }
 
-    type WatchStream = tokio_stream::Iter<std::vec::IntoIter<Result<QueryReply, Status>>>;
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<QueryReply, Status>> + Send>>;
 
     async fn watch(&self, request: Request<QueryRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let forever = request.get_ref().metrics.iter().any(|name| name == "forever");
         let reply = self.query(request).await?.into_inner();
-        Ok(Response::new(tokio_stream::iter(vec![Ok(reply.clone()), Ok(reply)])))
+        let replies = tokio_stream::iter(vec![Ok(reply.clone()), Ok(reply)]);
+        Ok(Response::new(match forever {
+            true => Box::pin(replies.chain(tokio_stream::pending())),
+            false => Box::pin(replies),
+        }))
     }
 
     async fn aggregate(
@@ -329,13 +345,71 @@ fn metrics_can_be_listed_watched_and_their_sources_told() {
     assert!(code == Some(0) && out.starts_with("{\"resourceMetrics\":["), "{out}{err}");
     let (code, out, err) = oxctl(dir.path(), &["metrics", "top"]);
     assert!(
-        code == Some(0) && out.starts_with("POD ") && !out.contains('\u{1b}'),
-        "no terminal, once: {out}{err}"
+        code == Some(0) && out.contains("\nPOD ") && out.lines().count() > 40 && !out.contains('\u{1b}'),
+        "no terminal, once, whole: {out}{err}"
     );
     let (code, out, err) = oxctl(dir.path(), &["metrics", "top", "--containers"]);
-    assert!(code == Some(0) && out.starts_with("CONTAINER "), "{out}{err}");
+    assert!(code == Some(0) && out.contains("\nCONTAINER "), "{out}{err}");
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "list", "-o", "wide"]);
+    assert!(code == Some(0) && out.contains("cgroup-v1: v1 tells no pressure"), "{out}{err}");
+    let (_, out, _) = oxctl(dir.path(), &["metrics", "get", "cpu.usage.container", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let sample = json["samples"].as_array().unwrap().iter().find(|s| !s["container_id"].is_null()).unwrap();
+    assert_eq!(
+        (&sample["read_time_unix_ns"], &sample["cycle"], &sample["resolution"], &sample["removed"]),
+        (&2.into(), &3.into(), &0.5.into(), &false.into())
+    );
     let (code, _, err) = oxctl(dir.path(), &["metrics", "top", "--every", "0"]);
     assert!(code == Some(2) && err.contains("within 0.1"), "{err}");
+}
+
+/// A terminal of 24 lines of 60 characters: its own side, and what a process behind it gets.
+fn terminal() -> (std::fs::File, std::fs::File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let own = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&own).unwrap();
+    unlockpt(&own).unwrap();
+    let name = ptsname(&own, Vec::new()).unwrap().into_string().unwrap();
+    let other = std::fs::File::options().read(true).write(true).open(name).unwrap();
+    let size = rustix::termios::Winsize { ws_row: 24, ws_col: 60, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&other, size).unwrap();
+    (std::fs::File::from(own), other)
+}
+
+#[test]
+fn top_fits_into_its_terminal_is_drawn_anew_and_ends_well_when_interrupted() {
+    use std::io::Read as _;
+    let dir = tempfile::tempdir().unwrap();
+    serve(dir.path(), "metrics-fetcher", true);
+    for action in ["top", "watch"] {
+        let (mut own, other) = terminal();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oxctl"));
+        command.args(["--run-dir", dir.path().to_str().unwrap(), "metrics", action]);
+        command.args(if action == "top" { ["--every", "0.1"] } else { ["forever", "--"] });
+        command.stdout(other.try_clone().unwrap()).stderr(other);
+        let mut child = command.spawn().unwrap();
+        // Its last copy of the other side is closed with it, so that a reading ends if it dies.
+        drop(command);
+        let (mut seen, mut buffer) = (String::new(), [0u8; 4096]);
+        let enough = |seen: &str| match action {
+            "top" => seen.matches("\u{1b}[H\u{1b}[J").count() >= 3,
+            _ => seen.contains("forever"),
+        };
+        while !enough(&seen) {
+            let read = own.read(&mut buffer).unwrap_or_else(|e| panic!("{action}: {e}: {seen}"));
+            seen.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        }
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{action}: {seen}");
+        if action == "top" {
+            let screen = seen.split("\u{1b}[H\u{1b}[J").nth(1).unwrap();
+            let lines: Vec<&str> = screen.lines().collect();
+            assert!(lines.len() == 23 && lines.iter().all(|l| l.chars().count() <= 60), "{screen}");
+            assert!(lines[0].contains("node: CPU") && lines[1].starts_with("POD "), "{screen}");
+            assert!(lines[22].starts_with('…') && lines[22].ends_with("more"), "{screen}");
+        }
+    }
 }
 
 #[test]

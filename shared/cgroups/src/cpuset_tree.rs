@@ -107,7 +107,7 @@ fn once(
 }
 
 /// The cgroups above, the outermost first, and whether each is the kubelet's.
-fn ancestors(mount: &Path, path: &CgroupPath) -> Vec<(PathBuf, bool)> {
+pub(crate) fn ancestors(mount: &Path, path: &CgroupPath) -> Vec<(PathBuf, bool)> {
     let mut dirs = vec![(mount.to_path_buf(), false)];
     let mut is_pods = false;
     let mut at = mount.to_path_buf();

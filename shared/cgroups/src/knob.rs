@@ -45,6 +45,14 @@ pub fn write_verified(path: &Path, text: &str, holds: impl Fn(&str) -> bool) -> 
     }
 }
 
+/// Whether something may be written in this folder: not where it is mounted read-only, or is somebody else's. Nothing is written.
+///
+/// # Errors
+/// What the kernel answers.
+pub fn is_writable(folder: &Path) -> std::io::Result<()> {
+    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).map_err(std::io::Error::from)
+}
+
 pub(crate) fn not_held(path: &Path, wanted: &str, now: &str) -> Error {
     Error::NotHeld { path: PathBuf::from(path), wanted: wanted.to_owned(), now: now.to_owned() }
 }
@@ -61,6 +69,14 @@ mod tests {
         assert!(write_verified(&path, "50", |now| now == "50").unwrap());
         assert!(!write_verified(&path, "50", |now| now == "50").unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "50\n");
+    }
+
+    #[test]
+    fn a_folder_that_takes_nothing_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        is_writable(dir.path()).unwrap();
+        let error = is_writable(&dir.path().join("absent")).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
     }
 
     #[test]

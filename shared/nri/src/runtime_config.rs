@@ -16,6 +16,9 @@ pub struct NriConfig {
     pub request_timeout: Option<String>,
     /// Settings of NRI that stand in a section where the runtime does not look: "section: key".
     pub misplaced: Vec<String>,
+    /// Lines that are no TOML, or give one of these keys what it cannot be: the runtime does not start with them, or means
+    /// something else than was understood here.
+    pub faults: Vec<String>,
     /// Files that are to be read too (containerd's `imports`), globs.
     pub imports: Vec<String>,
 }
@@ -36,6 +39,9 @@ const KEYS: [&str; 9] = [
     "plugin_config_path",
 ];
 
+/// Characters of a faulty line that are kept.
+const SHOWN: usize = 80;
+
 // === impl NriConfig ===
 
 impl NriConfig {
@@ -43,11 +49,15 @@ impl NriConfig {
     pub fn read(&mut self, text: &str) {
         let mut section: Vec<String> = Vec::new();
         for line in logical_lines(text) {
-            if let Some(header) = line.strip_prefix('[') {
+            if let Some(header) = line.strip_prefix('[').filter(|_| is_header(&line)) {
                 section = path(header.trim_start_matches('[').trim_end_matches(']'));
                 continue;
             }
-            let Some((key, value)) = line.split_once('=') else { continue };
+            let Some((key, value)) = line.split_once('=').filter(|(key, value)| is_pair(key, value.trim()))
+            else {
+                self.faults.push(line.chars().take(SHOWN).collect());
+                continue;
+            };
             let at: Vec<String> = section.iter().cloned().chain(path(key)).collect();
             self.take(&at, value.trim());
         }
@@ -57,11 +67,19 @@ impl NriConfig {
         let Some((key, section)) = at.split_last() else { return };
         let of_containerd = section.last().is_some_and(|last| last == CONTAINERD);
         let of_crio = section == ["crio", "nri"];
+        let is_flag = match key.as_str() {
+            "disable" | "disable_connections" => of_containerd,
+            "enable_nri" | "nri_disable_connections" => of_crio,
+            _ => false,
+        };
         let flag = || match value {
             "true" => Some(true),
             "false" => Some(false),
             _ => None,
         };
+        if is_flag && flag().is_none() {
+            self.faults.push(format!("{key} = {}", value.chars().take(SHOWN).collect::<String>()));
+        }
         match key.as_str() {
             "disable" if of_containerd => self.enabled = flag().map(|off| !off),
             "enable_nri" if of_crio => self.enabled = flag(),
@@ -110,12 +128,55 @@ pub fn millis(duration: &str) -> Option<u64> {
     Some(total)
 }
 
-/// Lines without comments and blanks; a list over several lines is one.
+/// Whether a line that begins with a bracket is the name of a section.
+fn is_header(line: &str) -> bool {
+    let (opens, closes) = if line.starts_with("[[") { (2, "]]") } else { (1, "]") };
+    line.ends_with(closes) && line.len() > 2 * opens && !line.contains('=')
+}
+
+/// Whether this is a key and a value, as far as that shows without reading the value: quotes and brackets that close.
+fn is_pair(key: &str, value: &str) -> bool {
+    let key = key.trim();
+    let bare = |c: char| c.is_ascii_alphanumeric() || "-_. \"'".contains(c);
+    let of_keys = !key.is_empty() && (key.contains(['"', '\'']) || key.chars().all(bare));
+    let mut quote = None;
+    let mut escaped = false;
+    let mut depth = 0_i32;
+    for c in value.chars() {
+        match (c, quote) {
+            _ if escaped => escaped = false,
+            ('\\', Some('"')) => escaped = true,
+            ('"' | '\'', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            ('[' | '{', None) => depth = depth.saturating_add(1),
+            (']' | '}', None) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    of_keys && !value.is_empty() && quote.is_none() && depth == 0
+}
+
+/// Lines without comments and blanks; a list over several lines is one, and so is a string over several lines, without its text.
 fn logical_lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut open = String::new();
+    let mut within: Option<&str> = None;
     for line in text.lines() {
-        let line = without_comment(line).trim();
+        if let Some(end) = within {
+            if line.contains(end) {
+                within = None;
+            }
+            continue;
+        }
+        let mut line = without_comment(line).trim();
+        for end in ["\"\"\"", "'''"] {
+            if let Some((before, after)) = line.split_once(end) {
+                within = (!after.contains(end)).then_some(end);
+                // An empty text stands for the long one.
+                open.push_str(before);
+                line = "''";
+            }
+        }
         if line.is_empty() {
             continue;
         }
@@ -126,6 +187,8 @@ fn logical_lines(text: &str) -> Vec<String> {
             lines.push(std::mem::take(&mut open));
         }
     }
+    // A list that never ends.
+    lines.extend((!open.is_empty()).then_some(open));
     lines
 }
 
@@ -219,6 +282,24 @@ mod tests {
         assert_eq!(config.misplaced, ["[plugins.io.containerd.grpc.v1.cri] plugin_request_timeout"]);
         assert_eq!((config.enabled, config.request_timeout), (None, None));
         assert_eq!(read(""), NriConfig::default());
+    }
+
+    #[test]
+    fn what_is_no_toml_is_told() {
+        for bad in [
+            "nonsense\n",
+            "[plugins.'io.containerd.nri.v1.nri'\ndisable = false\n",
+            "imports = [\n 'a',\n",
+            "[plugins.'io.containerd.nri.v1.nri']\ndisable = yes\n",
+            "root = '/var\n",
+            "key =\n",
+            "= 1\n",
+        ] {
+            assert_ne!(read(bad).faults, [""; 0], "{bad}");
+        }
+        let good = "version = 3 # x\nimports = [\n 'a', # b\n 'c=d',\n]\nroot = \"/a\\\"b\"\n[a.\"b c\"]\n x = { y = [1], z = '' }\n[[list]]\n\
+            text = \"\"\"\nfree = [ words\n\"\"\"\n'k.k' = 1.5\n";
+        assert_eq!(read(good).faults, [""; 0]);
     }
 
     #[test]

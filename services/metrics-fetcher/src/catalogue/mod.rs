@@ -8,6 +8,7 @@
 mod container;
 mod node;
 mod parts;
+mod range;
 mod take;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ use std::time::Duration;
 pub use container::{CONTAINER, CONTAINER_NUMA};
 pub use node::NODE;
 pub use parts::{CPU, DEVICE, NETWORK, NUMA, VOLUME};
+
+pub(crate) use range::COUNTER_END;
 
 use crate::contents::{Contents, File};
 use crate::sources::proc::USER_HZ;
@@ -174,6 +177,8 @@ pub struct Metric {
     pub malachite: [Remote; 2],
     /// From the kubelet.
     pub kubelet: Remote,
+    /// Whether "no limit" is among its values: elsewhere a number that stands for it is none that can be.
+    pub limit: bool,
     /// Whether a short history is kept of it.
     pub history: bool,
     /// For people.
@@ -331,6 +336,7 @@ impl Metric {
             take: take::nothing,
             malachite: [Remote::Never(NOT_MALACHITE); 2],
             kubelet: Remote::Never(NOT_KUBELET),
+            limit: false,
             history: false,
             help,
         }
@@ -373,6 +379,10 @@ impl Metric {
 
     const fn exposed(self, name: &'static str) -> Self {
         Self { exposed: Some(name), ..self }
+    }
+
+    const fn limit(self) -> Self {
+        Self { limit: true, ..self }
     }
 
     const fn history(self) -> Self {

@@ -80,7 +80,7 @@ pub static NUMA: &[Metric] = &[
     part(Scope::Numa, "cpu.total.numa", Count, Level, File::NodeStat, cpus, "CPUs online"),
     part(Scope::Numa, "cpu.usage.numa", Cores, Ticks, File::NodeStat, |c| ticks(c, |t| Some(t.busy)), "CPU time in use on its CPUs").malachite("derived/cpu_usage", 1.0, Level),
     part(Scope::Numa, "cpu.usage.numa.avg", Ratio, Ticks, File::NodeStat, |c| ticks_share(c, |t| Some(t.busy)), "The same as a share of its CPUs").malachite("derived/cpu_usage_avg", 1.0, Level),
-    far(Scope::Numa, "cpu.schedwait.numa.avg", Count, "Scheduling wait times 1000, mean over its CPUs").malachite("derived/sched_wait_avg", 1000.0, Level),
+    far(Scope::Numa, "cpu.schedwait.numa.avg", Count, "Scheduling wait times 1000, mean over its CPUs; missing where one of them does not tell it").malachite("derived/sched_wait_avg", 1000.0, Level),
     part(Scope::Numa, "cpu.iowait.ratio.numa.avg", Ratio, Ticks, File::NodeStat, |c| ticks_share(c, |t| Some(t.iowait)), "Share of its CPUs idle while I/O was under way (malachite's is in its own unit, and not taken)"),
     far(Scope::Numa, "mem.frag.score.numa", Count, "Fragmentation score").malachite("extfrag/mem_frag_score", 1.0, Level),
     far(Scope::Numa, "mem.frag.order9.score.numa", Count, "Fragmentation score of order 9").malachite("derived/order9", 1.0, Level),
@@ -114,7 +114,7 @@ pub static DEVICE: &[Metric] = &[
     part(Scope::Device, "io.read.bps.system", BytesPerSecond, Rate, File::NodeDisks, |c| disk(c, |d| d.read_bytes), "Bytes read a second"),
     part(Scope::Device, "io.write.bps.system", BytesPerSecond, Rate, File::NodeDisks, |c| disk(c, |d| d.written_bytes), "Bytes written a second"),
     part(Scope::Device, "io.busy.rate.system", Ratio, Rate, File::NodeDisks, busy_seconds, "Share of the time with I/O under way").malachite("io/io_busy", 0.001, Rate),
-    far(Scope::Device, "io.disk.type", Count, "1 HDD, 2 SSD, 3 NVME, 4 VIRTIO, 0 other").malachite("derived/disk_type", 1.0, Level),
+    far(Scope::Device, "io.disk.type", Count, "1 HDD, 2 SSD, 3 NVME, 4 VIRTIO, 0 another that is told").malachite("derived/disk_type", 1.0, Level),
     far(Scope::Device, "io.disk.wbt", Microseconds, "Target latency of write-back throttling").malachite("io/wbt_lat_usec", 1.0, Level),
 ];
 

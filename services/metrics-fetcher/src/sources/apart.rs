@@ -60,7 +60,7 @@ type Answer<P> = oneshot::Receiver<(P, Result<Told, String>)>;
 
 /// Passes for ever. While nothing was ever told, and nothing is wrong, the source is not there.
 pub async fn follow<P: Probe>(mut apart: Apart, probe: P) {
-    let mut fold = Fold::new(apart.source, apart.ages.max_age);
+    let mut fold = Fold::new(apart.source, apart.ages.max_age).with_clock(Arc::clone(&apart.clock));
     let (mut idle, mut away) = (Some(probe), None);
     let mut there = false;
     loop {
@@ -154,7 +154,7 @@ mod tests {
         let containers = vec![Arc::new(Subject::unknown(Scope::Container, id))];
         store.publish(Snapshot { unified: Some(false), containers, ..Snapshot::default() });
         let (go, stuck) = mpsc::channel();
-        let ages = Ages { max_age: Duration::from_secs(30), expiry: Duration::from_secs(60) };
+        let ages = Ages { max_age: Duration::from_secs(30), withdrawal: Duration::from_secs(60) };
         let apart = Apart {
             source: Source::Tasks,
             period: Duration::from_millis(10),

@@ -6,17 +6,21 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::cgroup::measure;
-use crate::catalogue::{Field, Remote, Scope};
+use super::ailments::Ailments;
+use super::cgroup::{growth, level};
+use super::dates::{Dates, Telling};
+use crate::catalogue::{COUNTER_END, Field, Metric, Remote, Scope};
 use crate::cells::Layout;
-use crate::clock::Now;
+use crate::clock::{Clock, Now};
 use crate::derive::derive;
 use crate::rate::{Counter, Identity};
-use crate::sample::{Absent, Reading};
+use crate::sample::{Absent, Cell, Reading};
 use crate::store::{Id, Instance, Source, Subject};
 
-/// From here on a number stands for "no limit".
+/// From here on, up to [`MOST`], a number of a limit stands for "no limit": the kernel rounds it down to whole pages.
 const UNLIMITED: f64 = 9.2e18;
+/// No number of 64 bits is larger.
+const MOST: f64 = 1.9e19;
 /// The date was set if it moves by more than this against the clock that never jumps.
 const JUMP_NS: i64 = 500_000_000;
 
@@ -35,6 +39,7 @@ type Owner = (Scope, String, Instance);
 struct Held {
     subject: Arc<Subject>,
     counters: Vec<Option<Counter>>,
+    dates: Dates,
     told_in: u64,
 }
 
@@ -45,14 +50,16 @@ pub(super) struct Fold {
     /// An older value counts as late.
     late: Duration,
     held: BTreeMap<Owner, Held>,
+    /// Asked when something is taken, for a pass may take long; without it all is taken at the beginning of the pass.
+    clock: Option<Arc<dyn Clock>>,
     /// The monotonic clock less the date.
     offset_ns: Option<i64>,
     since: Now,
     now: Now,
     cycle: u64,
     pub(super) stale_total: u64,
-    /// In this pass.
-    pub(super) late_values: usize,
+    /// Of this pass.
+    pub(super) ailments: Ailments,
 }
 
 // === impl Fold ===
@@ -63,39 +70,63 @@ impl Fold {
             source,
             late,
             held: BTreeMap::new(),
+            clock: None,
             offset_ns: None,
             since: Now::default(),
             now: Now::default(),
             cycle: 0,
             stale_total: 0,
-            late_values: 0,
+            ailments: Ailments::default(),
         }
+    }
+
+    /// The same, with a clock that tells when each subject is taken.
+    pub(super) fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock: Some(clock), ..self }
     }
 
     /// A pass begins.
     pub(super) fn begin(&mut self, now: Now) {
+        self.keep_time(now);
+        (self.cycle, self.ailments) = (self.cycle + 1, Ailments::default());
+    }
+
+    fn keep_time(&mut self, now: Now) {
         let offset = signed(now.monotonic_ns).saturating_sub(now.unix_ns);
         if self.offset_ns.is_none_or(|before| before.abs_diff(offset) > JUMP_NS.unsigned_abs()) {
             // Intervals between source times from before and after the jump mean nothing.
             (self.offset_ns, self.since) = (Some(offset), now);
         }
-        (self.now, self.cycle, self.late_values) = (now, self.cycle + 1, 0);
+        self.now = now;
     }
 
     /// Takes what is told of one subject; `unified` tells the form of malachite's answer.
     pub(super) fn take(&mut self, scope: Scope, id: Id, unified: bool, blocks: &[Block<'_>]) {
+        if let Some(now) = self.clock.as_ref().map(|clock| clock.now()) {
+            self.keep_time(now);
+        }
         let (_, owner, instance) = id.key(scope);
         let key = (scope, owner.to_owned(), instance.clone());
         let layout = Layout::of(scope, self.source, unified);
         let held = self.held.entry(key).or_insert_with(|| Held {
             counters: vec![None; layout.rows().len()],
             subject: Arc::new(Subject::laid_out(scope, id, layout)),
+            dates: Dates::default(),
             told_in: 0,
         });
         held.told_in = self.cycle;
+        let (now, offset_ns, ailments) = (self.now, self.offset_ns.unwrap_or(0), &mut self.ailments);
+        let mut dates = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let Some(unix_ns) = block.unix_ns.filter(|t| *t > 0) else { continue };
+            let dated = held.dates.take(block.name, unix_ns, now, offset_ns);
+            ailments.ahead = ailments.ahead.max(dated.ahead);
+            ailments.went_back += usize::from(dated.telling == Telling::WentBack);
+            dates.push((block.name, dated));
+        }
         let before = Arc::clone(&held.subject);
         let next = Arc::make_mut(&mut held.subject);
-        (next.read, next.cycle) = (Some(self.now), self.cycle);
+        (next.read, next.cycle, next.removed) = (Some(now), self.cycle, None);
         let identity = Identity { device: 0, inode: 0, first_seen: self.since };
         let cells = before.cells.held().iter().zip(&mut held.counters).zip(next.cells.held_mut());
         for (metric, ((cell, counter), next)) in before.cells.layout().rows().iter().zip(cells) {
@@ -105,23 +136,51 @@ impl Fold {
                 _ if unified => v2,
                 _ => v1,
             };
-            *next = match remote {
-                // What is never told has no cell.
-                Remote::Never(_) | Remote::Inputs => continue,
-                Remote::At(field) => match told(field, blocks) {
-                    Err(absent) => cell.after(Err(absent)),
-                    Ok((value, unix_ns)) => {
-                        let at = at(unix_ns, self.now, self.offset_ns);
-                        if self.now.since(at) > self.late {
-                            self.stale_total += 1;
-                            self.late_values += 1;
-                        }
-                        measure(field.kind, cell, counter, Reading::level(value, at), identity)
+            // What is never told has no cell.
+            let Remote::At(field) = remote else { continue };
+            let value = match told(metric, field, blocks) {
+                Ok(value) => value,
+                Err(absent) => {
+                    if let Absent::OutOfRange(value) = absent {
+                        ailments.wrong(metric.name, value);
                     }
-                },
+                    *next = cell.after(Err(absent));
+                    continue;
+                }
             };
+            let Some((_, dated)) = dates.iter().find(|(name, _)| *name == field.document()) else {
+                *next = cell.after(Err(Absent::NoSourceTime));
+                continue;
+            };
+            if now.since(dated.at) > self.late || dated.telling == Telling::WentBack {
+                self.stale_total += 1;
+                ailments.late += usize::from(dated.telling != Telling::WentBack);
+            }
+            *next = match dated.telling {
+                Telling::WentBack => cell.after(Err(Absent::WentBack)),
+                // The same time again is no new reading.
+                Telling::Again if cell.last.is_some_and(|last| last.at == dated.at) => {
+                    Cell { last: cell.last, absent: None }
+                }
+                _ if field.kind.is_rate() => {
+                    let of = Counter { identity, value, at: dated.counted_at };
+                    growth(metric, field.kind, cell, counter, Reading::level(value, dated.at), of)
+                }
+                _ => level(metric, cell, Reading::level(value, dated.at)),
+            };
+            if let Some(Absent::OutOfRange(value)) = next.absent {
+                ailments.wrong(metric.name, value);
+            }
         }
         derive(scope, &before.cells, &mut next.cells);
+    }
+
+    /// Whoever was not told of in this pass is gone, as the source says. Only of one that always tells of all.
+    pub(super) fn bury(&mut self) {
+        let (cycle, now) = (self.cycle, self.now);
+        for held in self.held.values_mut().filter(|h| h.told_in != cycle && h.subject.removed.is_none()) {
+            Arc::make_mut(&mut held.subject).removed = Some(now);
+        }
     }
 
     /// Forgets whom no pass told of for `passes`.
@@ -140,21 +199,20 @@ impl Fold {
     }
 }
 
-fn told(field: Field, blocks: &[Block<'_>]) -> Result<(f64, i64), Absent> {
+/// What a document holds, in the metric's unit.
+fn told(metric: &Metric, field: Field, blocks: &[Block<'_>]) -> Result<f64, Absent> {
     let (name, rest) = field.path.split_once('/').unwrap_or((field.path, ""));
     let block = blocks.iter().find(|b| b.name == name).ok_or(Absent::NotTold)?;
     let value = block.value.pointer(&format!("/{rest}")).and_then(Value::as_f64).ok_or(Absent::NotTold)?;
-    if !(0.0..UNLIMITED).contains(&value) {
+    #[allow(clippy::float_cmp)] // as the kernel writes it
+    if metric.limit && (value == -1.0 || (UNLIMITED..MOST).contains(&value)) {
         return Err(Absent::Unlimited);
     }
-    Ok((value * field.scale, block.unix_ns.filter(|t| *t > 0).ok_or(Absent::NoSourceTime)?))
-}
-
-/// A source's date on the clock that never jumps; what lies in the future is true now.
-fn at(unix_ns: i64, now: Now, offset_ns: Option<i64>) -> Now {
-    let monotonic = unix_ns.saturating_add(offset_ns.unwrap_or(0));
-    let monotonic_ns = u64::try_from(monotonic).unwrap_or(0).min(now.monotonic_ns);
-    Now { monotonic_ns, unix_ns }
+    if !(0.0..COUNTER_END).contains(&value) {
+        return Err(Absent::OutOfRange(value));
+    }
+    // A sum of nothing is -0, and no value is.
+    Ok(value * field.scale + 0.0)
 }
 
 fn signed(ns: u64) -> i64 {

@@ -74,7 +74,7 @@ const fn name(source: Source) -> &'static str {
 mod tests {
     use super::*;
 
-    const AGES: Ages = Ages { max_age: Duration::from_secs(15), expiry: Duration::from_secs(50) };
+    const AGES: Ages = Ages { max_age: Duration::from_secs(15), withdrawal: Duration::from_secs(50) };
 
     fn at(seconds: u64) -> Now {
         Now { monotonic_ns: seconds * 1_000_000_000, unix_ns: 0 }

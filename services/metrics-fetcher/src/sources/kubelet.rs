@@ -16,6 +16,7 @@ const FORGET: u64 = 10;
 pub(super) async fn pass(client: &Client, fold: &mut Fold, known: &Known) -> Result<(), FetchError> {
     let summary = client.get("/stats/summary").await?;
     take(&summary, fold, known);
+    fold.bury();
     fold.forget(FORGET);
     Ok(())
 }
@@ -126,6 +127,22 @@ mod tests {
             "as old as the source says"
         );
         assert!(catalogue::find("used.logs.container").is_none());
+    }
+
+    #[test]
+    fn m08_a_volume_that_is_told_no_more_is_gone_and_one_that_comes_back_is_there() {
+        let mut fold = Fold::new(Source::Kubelet, Duration::from_secs(15));
+        let mut gone = |seconds, pods: Value| {
+            fold.begin(at(seconds));
+            take(&json!({"pods": pods}), &mut fold, &known());
+            fold.bury();
+            fold.subjects().iter().filter(|s| s.scope == Scope::Volume).map(|s| s.removed).collect::<Vec<_>>()
+        };
+        let pod = json!([{"podRef": {"uid": "u1"}, "volume": [{"name": "v", "time": "2026-01-01T00:01:39Z", "usedBytes": 10}]}]);
+        assert_eq!(gone(100, pod.clone()), [None]);
+        assert_eq!(gone(110, json!([])), [Some(at(110))]);
+        assert_eq!(gone(120, json!([])), [Some(at(110))]);
+        assert_eq!(gone(130, pod), [None]);
     }
 
     #[test]

@@ -148,7 +148,6 @@ pub(super) fn machine_of(
     }
     let cpus: BTreeMap<u32, &Value> =
         list(compute, "cpu").filter_map(|cpu| Some((cpu_id(cpu.get("name")?.as_str()?)?, cpu))).collect();
-    let sum = |list: &[&Value], pointer: &str| list.iter().filter_map(|v| number(v, pointer)).sum::<f64>();
     let all: Vec<&Value> = cpus.values().copied().collect();
     let zram: Vec<&Value> = list(io, "zram_stat").collect();
     let usage = number(compute, "/global_cpu/cpu_usage").map(|percent| percent / 100.0 * count(all.len()));
@@ -175,13 +174,13 @@ pub(super) fn machine_of(
     }
     for disk in list(io, "disk_io") {
         let Some(name) = disk.get("device_name").and_then(Value::as_str) else { continue };
-        let kind = match disk.get("disk_type").and_then(Value::as_str) {
-            Some("HDD") => 1,
-            Some("SSD") => 2,
-            Some("NVME") => 3,
-            Some("VIRTIO") => 4,
+        let kind = disk.get("disk_type").and_then(Value::as_str).map(|kind| match kind {
+            "HDD" => 1,
+            "SSD" => 2,
+            "NVME" => 3,
+            "VIRTIO" => 4,
             _ => 0,
-        };
+        });
         let derived = json!({"disk_type": kind});
         let blocks = [block("io", disk, time(io)), block("derived", &derived, time(io))];
         fold.take(Scope::Device, part(Instance::Name(name.into())), false, &blocks);
@@ -199,10 +198,10 @@ pub(super) fn machine_of(
             continue;
         };
         let inner = numa.pointer("/cpu_list/inner").and_then(Value::as_array).into_iter().flatten();
-        let mine: Vec<&Value> =
-            inner.filter_map(|cpu| cpus.get(&u32::try_from(cpu.as_u64()?).ok()?).copied()).collect();
-        let of_cpus = |pointer| (!mine.is_empty()).then(|| sum(&mine, pointer));
-        let mean = |pointer, scale: f64| of_cpus(pointer).map(|s| s * scale / count(mine.len()));
+        let ids = inner.filter_map(|cpu| u32::try_from(cpu.as_u64()?).ok());
+        // One that is not told of at all has told nothing either.
+        let mine: Vec<&Value> = ids.map(|cpu| cpus.get(&cpu).copied().unwrap_or(&NOTHING)).collect();
+        let mean = |pointer, scale: f64| sum(&mine, pointer).map(|s| s * scale / count(mine.len()));
         let fragments =
             list(system, "extfrag").find(|f| f.get("id").and_then(Value::as_u64) == Some(u64::from(id)));
         let fragments = fragments.unwrap_or(&NOTHING);
@@ -212,7 +211,7 @@ pub(super) fn machine_of(
             found.and_then(|o| number(o, "/score"))
         };
         let derived = json!({
-            "cpu_usage": of_cpus("/cpu_usage").map(|s| s / 100.0),
+            "cpu_usage": sum(&mine, "/cpu_usage").map(|s| s / 100.0),
             "cpu_usage_avg": mean("/cpu_usage", 0.01),
             "sched_wait_avg": mean("/cpu_sched_wait", 1.0),
             "order9": order(9),
@@ -220,7 +219,10 @@ pub(super) fn machine_of(
         });
         let l3 = traffic.as_ref().and_then(|(nodes, at)| {
             let t = nodes.get(&id)?;
-            Some((json!({"total": t.total, "local": t.local, "victim": t.victim, "max": most}), *at))
+            // What has to be corrected by something that is not told is not known.
+            let known = memory.processor != Processor::Zen3 || t.victim.is_some();
+            let total = known.then_some(t.total);
+            Some((json!({"total": total, "local": t.local, "victim": t.victim, "max": most}), *at))
         });
         let mut blocks = vec![
             block("memory", numa, time(system)),
@@ -240,7 +242,7 @@ fn l3(
 ) -> Option<(BTreeMap<u32, Traffic>, i64)> {
     let monitor = compute.get("l3_mon")?;
     let at = time(monitor)?;
-    let caches = counters(list(monitor, "l3mon"));
+    let caches = counters(list(monitor, "l3mon"))?;
     let most = f64::from(u32::try_from(memory.processor.most() / 1_000_000).unwrap_or(u32::MAX)) * 1e6;
     let rates = memory.l3.advance(caches, at / 1_000_000_000, most)?;
     let mut nodes: BTreeMap<u32, Vec<Traffic>> = BTreeMap::new();
@@ -252,17 +254,24 @@ fn l3(
     Some((nodes.into_iter().map(|(node, caches)| (node, of_node(&caches, memory.processor))).collect(), at))
 }
 
-fn counters<'a>(caches: impl Iterator<Item = &'a Value>) -> BTreeMap<u64, Counters> {
-    let field = |cache: &Value, key: &str| cache.get(key).and_then(Value::as_u64).unwrap_or(0);
+/// A sum of all; nothing if one of them does not tell it, for a sum of the others is too small by nobody knows what.
+fn sum(list: &[&Value], pointer: &str) -> Option<f64> {
+    let told = list.iter().map(|value| number(value, pointer).filter(|v| *v >= 0.0));
+    told.collect::<Option<Vec<f64>>>().filter(|all| !all.is_empty()).map(|all| all.iter().sum())
+}
+
+/// By cache; nothing if one of them does not tell its traffic. Evictions not every processor counts.
+fn counters<'a>(caches: impl Iterator<Item = &'a Value>) -> Option<BTreeMap<u64, Counters>> {
     let of = |cache: &'a Value| {
+        let field = |key: &str| cache.get(key).and_then(Value::as_u64);
         let counters = Counters {
-            total: field(cache, "mbm_total_bytes"),
-            local: field(cache, "mbm_local_bytes"),
-            victim: field(cache, "mbm_victim_bytes_psec"),
+            total: field("mbm_total_bytes")?,
+            local: field("mbm_local_bytes")?,
+            victim: field("mbm_victim_bytes_psec"),
         };
-        Some((cache.get("id")?.as_u64()?, counters))
+        Some((field("id")?, counters))
     };
-    caches.filter_map(of).collect()
+    caches.map(of).collect()
 }
 
 /// One cgroup, and what is told of it by NUMA node. `unified` is what the machine runs: an answer of the other version
@@ -294,7 +303,7 @@ pub(super) fn cgroup_of(
         block("derived", &derived, time(cpu)),
     ];
     let mbm = time(mem).and_then(|at| {
-        let caches = counters(list(mem.get("mb")?, "mbm"));
+        let caches = counters(list(mem.get("mb")?, "mbm"))?;
         // By container: what one told before is nothing to another.
         let monitor = memory.containers.entry(id.container_id.clone()).or_default();
         let rates = monitor.advance(caches, at / 1_000_000_000, f64::INFINITY)?;
@@ -322,12 +331,14 @@ pub(super) fn cgroup_of(
         let total = (|| bytes("anon")?.checked_add(bytes("file")?)?.checked_add(bytes("unevictable")?))();
         nodes.insert(number, json!({"total": total, "file": bytes("file"), "anon": bytes("anon")}));
     }
-    let mut used: BTreeMap<u32, u64> = BTreeMap::new();
-    for (cpu, ns) in (0u32..).zip(list(cpu, "percpu_usage")) {
-        if let (Some(node), Some(ns)) = (machine.node_of(cpu), ns.as_u64()) {
-            let sum = used.entry(node).or_default();
-            *sum = sum.saturating_add(ns);
-        }
+    // Of a node of which one CPU does not tell it, the sum is not known.
+    let mut used: BTreeMap<u32, Option<u64>> = BTreeMap::new();
+    let each: Vec<&Value> = list(cpu, "percpu_usage").collect();
+    for cpu in machine.cpus().filter(|_| !each.is_empty()) {
+        let Some(node) = machine.node_of(cpu) else { continue };
+        let ns = usize::try_from(cpu).ok().and_then(|cpu| each.get(cpu)?.as_u64());
+        let sum = used.entry(node).or_insert(Some(0));
+        *sum = sum.zip(ns).map(|(sum, ns)| sum.saturating_add(ns));
     }
     let all: std::collections::BTreeSet<u32> = nodes.keys().chain(used.keys()).copied().collect();
     for node in all {

@@ -3,7 +3,8 @@ use std::time::Duration;
 use super::*;
 use crate::catalogue;
 use crate::clock::Now;
-use crate::sample::{Absent, Cell};
+use crate::sample::{Absent, Cell, Quality};
+use crate::settings::Settings;
 use crate::store::Source;
 
 const START: i64 = 1_767_225_600;
@@ -88,6 +89,14 @@ fn m02_old_data_keep_their_age_and_are_counted() {
     let reading = cell(&fold, "mem.usage.container").last.unwrap();
     assert_eq!(at(200).since(reading.at), Duration::from_secs(120));
     assert_eq!(fold.stale_total, 1);
+    let settings = Settings::default();
+    for period in
+        [settings.malachite.period(), settings.malachite_realtime_period().unwrap(), settings.period()]
+    {
+        let judged = cell(&fold, "mem.usage.container").judge(at(200), settings.ages_at(period), false, None);
+        assert_eq!((judged.quality, judged.value), (Quality::Stale, Some(7.0)), "{period:?}");
+        assert_eq!(judged.age, Duration::from_secs(120));
+    }
 }
 
 #[test]
@@ -99,6 +108,127 @@ fn t1_what_is_not_dated_is_missing() {
         let cell = cell(&fold, "mem.usage.container");
         assert_eq!((cell.last, cell.absent), (None, Some(Absent::NoSourceTime)));
     }
+}
+
+#[test]
+fn a_clock_that_is_ahead_makes_nothing_young() {
+    let (mut fold, mut memory) = (fold(), Memory::default());
+    let mut pass = |seconds, told, bytes: u64| {
+        fold.begin(at(seconds));
+        let mem = json!({"memory_usage_in_bytes": bytes, "update_time": START + told});
+        cgroup(&mut fold, &mut memory, true, json!({}), mem);
+        let last = cell(&fold, "mem.usage.container").last.unwrap();
+        (last.value, at(seconds).since(last.at).as_secs(), fold.ailments.text())
+    };
+    let said = Some("its clock is 3600 s ahead: what it tells counts from when it was first read".to_owned());
+    assert_eq!(pass(100, 3700, 7), (7.0, 0, said));
+    // Frozen: the same time again is no new reading, whatever stands beside it.
+    let (value, age, said) = pass(160, 3700, 8);
+    assert!(value == 7.0 && age == 60 && said.unwrap().contains("3540 s ahead"));
+    // It goes on, still ahead, and is then set right.
+    assert_eq!((pass(165, 3765, 9).0, pass(170, 169, 10)), (9.0, (10.0, 1, None)));
+}
+
+#[test]
+fn a_clock_that_goes_back_replaces_nothing_and_wipes_nothing() {
+    let (mut fold, mut memory) = (fold(), Memory::default());
+    let mut pass = |seconds, told, faults: u64| {
+        fold.begin(at(seconds));
+        let mem =
+            json!({"memory_usage_in_bytes": faults, "total_pgfault": faults, "update_time": START + told});
+        cgroup(&mut fold, &mut memory, false, json!({}), mem);
+        let of = |metric| {
+            let cell = cell(&fold, metric);
+            (cell.last.map(|l| (l.value, at(seconds).since(l.at).as_secs())), cell.absent)
+        };
+        (of("mem.usage.container"), of("mem.pgfault.container.rate"), fold.ailments.went_back > 0)
+    };
+    pass(10, 10, 1000);
+    assert_eq!(pass(20, 20, 1500), ((Some((1500.0, 0)), None), (Some((50.0, 0)), None), false));
+    let back = Some(Absent::WentBack);
+    let held = ((Some((1500.0, 5)), back.clone()), (Some((50.0, 5)), back), true);
+    assert_eq!(pass(25, 15, 3), held);
+    // It overtakes what was held: its values hold again, and the rate is over the whole time.
+    assert_eq!(pass(30, 30, 2500), ((Some((2500.0, 0)), None), (Some((100.0, 0)), None), false));
+}
+
+#[test]
+fn what_cannot_be_is_no_reading_and_the_one_before_holds() {
+    for wrong in [json!(1e308), json!(-7), json!(18_446_744_073_709_551_449u64)] {
+        let (mut fold, mut memory) = (fold(), Memory::default());
+        let mut pass = |seconds, number: &Value| {
+            fold.begin(at(seconds));
+            let now = START + seconds;
+            let mem = json!({"memory_usage_in_bytes": number, "total_pgfault": number, "update_time": now});
+            cgroup(&mut fold, &mut memory, false, json!({"cfs_quota_us": number, "update_time": now}), mem);
+        };
+        for (seconds, number) in [(10, json!(1000)), (20, json!(1500)), (30, wrong.clone())] {
+            pass(seconds, &number);
+        }
+        pass(30, &wrong);
+        for (metric, value) in [("mem.usage.container", 1500.0), ("mem.pgfault.container.rate", 50.0)] {
+            let cell = cell(&fold, metric);
+            assert_eq!(
+                cell.last.map(|l| (l.value, at(30).since(l.at).as_secs())),
+                Some((value, 10)),
+                "{metric} {wrong}"
+            );
+            assert_eq!(cell.absent, Some(Absent::OutOfRange(wrong.as_f64().unwrap())), "{metric}");
+        }
+        let said = fold.ailments.text().unwrap();
+        assert!(said.contains(" is said to be ") && fold.ailments.nonsense > 0, "{said}");
+        fold.begin(at(40));
+        let mem = json!({"memory_usage_in_bytes": 3500, "total_pgfault": 3500, "update_time": START + 40});
+        cgroup(&mut fold, &mut memory, false, json!({}), mem);
+        assert_eq!(value(&fold, "mem.pgfault.container.rate"), Some(100.0), "the base is the last sound one");
+        assert_eq!(fold.ailments.text(), None);
+    }
+}
+
+#[test]
+fn a_sum_or_mean_over_cpus_is_missing_where_one_of_them_does_not_tell_it() {
+    let mut fold = fold();
+    fold.begin(at(10));
+    let now = START + 10;
+    let cpu = |n: u32, usage: Value| json!({"name": format!("cpu{n}"), "cpu_usage": usage});
+    let compute = json!({"cpu": [cpu(0, json!(50.0)), {"name": "cpu1"}, cpu(2, json!(50.0)), cpu(3, json!(25.0))], "update_time": now});
+    let numa = |id: u32, cpus: [u32; 2]| json!({"id": id, "cpu_list": {"inner": cpus}});
+    let system = json!({"numa": [numa(0, [0, 1]), numa(1, [2, 3]), numa(2, [3, 9])], "update_time": now});
+    let io = json!({"disk_io": [{"device_name": "a"}, {"device_name": "b", "disk_type": "SSD"}, {"device_name": "c", "disk_type": "new"}],
+        "zram_stat": [{"mem_used_total": 1}, {"compr_data_size": 2}], "update_time": now});
+    let documents = BTreeMap::from([("compute", compute), ("memory", system), ("io", io)]);
+    machine_of(&documents, &mut fold, &mut Memory::default(), |_| None);
+    let all = |metric: &str| -> Vec<Option<f64>> {
+        let (place, metric) = catalogue::find(metric).unwrap();
+        let subjects = fold.subjects();
+        let of = subjects.iter().filter(|s| s.scope == metric.scope);
+        of.map(|s| s.cells.get(place).unwrap().last.map(|r| r.value)).collect()
+    };
+    assert_eq!(all("cpu.usage.numa"), [None, Some(0.75), None]);
+    assert_eq!(all("cpu.usage.numa.avg"), [None, Some(0.375), None]);
+    assert_eq!(all("cpu.schedwait.numa.avg"), [None, None, None], "a sum of nothing is no -0");
+    assert_eq!(all("io.disk.type"), [None, Some(2.0), Some(0.0)]);
+    assert_eq!(all("zram.used.total.system"), [None]);
+}
+
+#[test]
+fn cpu_time_of_a_node_and_traffic_of_a_cache_are_missing_where_a_part_is_not_told() {
+    let (mut fold, mut memory) = (fold(), Memory::default());
+    for (seconds, first) in [(10, json!(1)), (20, json!(1)), (30, json!(null))] {
+        fold.begin(at(seconds));
+        let cpu = json!({"percpu_usage": [first, 7], "update_time": START + seconds});
+        let mbm = json!([{"id": 0, "mbm_total_bytes": first.as_u64().map(|n| n * 100 + seconds as u64), "mbm_local_bytes": seconds},
+            {"id": 1, "mbm_total_bytes": seconds, "mbm_local_bytes": seconds}]);
+        let mem = json!({"mb": {"mbm": mbm}, "update_time": START + seconds});
+        cgroup(&mut fold, &mut memory, false, cpu, mem);
+    }
+    let (place, _) = catalogue::find("cpu.usage.count.numa.container").unwrap();
+    let subjects = fold.subjects();
+    let of = subjects.iter().filter(|s| s.scope == Scope::ContainerNuma);
+    let cells: Vec<Cell> = of.map(|s| s.cells.get(place).unwrap().clone()).collect();
+    assert_eq!((cells[0].absent.clone(), cells[1].absent.clone()), (Some(Absent::NotTold), None));
+    let traffic = cell(&fold, "mbm.total.ps.container");
+    assert_eq!((traffic.last.map(|r| r.value), traffic.absent), (Some(2.0), Some(Absent::NotTold)));
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Where numbers come from.
 
+mod ailments;
 pub mod apart;
 pub mod cgroup;
 pub mod cgroupstats;
+mod dates;
 mod fold;
 #[cfg(test)]
 mod fuzz;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::ailments::Told;
 use super::fold::Fold;
 use super::health::Health;
 use super::http::{Client, FetchError};
@@ -48,16 +49,14 @@ pub async fn follow(mut remote: Remote) {
         Source::Realtime => REALTIME_LATE,
         _ => remote.ages.max_age,
     };
-    let (mut fold, mut memory) = (Fold::new(remote.source, late), malachite::Memory::default());
-    let mut late_values = false;
+    let mut fold = Fold::new(remote.source, late).with_clock(Arc::clone(&remote.clock));
+    let (mut memory, mut told) = (malachite::Memory::default(), Told::default());
     loop {
         let began = remote.clock.now();
         fold.begin(began);
         let outcome = pass(&remote, &mut fold, &mut memory).await;
-        let source = remote.source.name();
-        if outcome.is_ok() && (fold.late_values > 0) != late_values {
-            late_values = fold.late_values > 0;
-            tracing::warn!(source, values = fold.late_values, "whether it tells old values changed");
+        if outcome.is_ok() {
+            told.news(remote.source.name(), &fold.ailments);
         }
         let finished = remote.clock.now();
         let trouble = outcome.err().map(|e| e.to_string());
@@ -71,6 +70,7 @@ pub async fn follow(mut remote: Remote) {
                 number: fold.cycle(),
                 finished: Some(finished),
                 took: finished.since(began),
+                failure: fold.ailments.text().map(Into::into),
                 trouble: trouble.map(Into::into),
                 ..PassReport::default()
             },

@@ -3,6 +3,7 @@
 
 mod census;
 mod pods;
+mod strays;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::roster::{Roster, SettleUnknown, TakeCensus, Taken};
 use crate::settings::{Mode, Settings};
 use crate::written::{self, WriteError};
 pub use census::join;
+use strays::Strays;
 
 /// For a look at the tree, or a pass over the kernel's files.
 const LOOK_DEADLINE: Duration = Duration::from_secs(2);
@@ -73,6 +75,8 @@ struct Memory {
     settled: BTreeSet<String>,
     /// Pods that the orm refused: they run all the same, and are taken in.
     refused: BTreeSet<String>,
+    /// Containers that lie where no known naming puts them.
+    strays: Strays,
     everything_at: Instant,
 }
 
@@ -158,6 +162,7 @@ impl Memory {
             unknown: BTreeMap::new(),
             settled: BTreeSet::new(),
             refused: BTreeSet::new(),
+            strays: Strays::default(),
             everything_at: Instant::now(),
         }
     }
@@ -204,8 +209,9 @@ impl Bypass {
 
     /// One look at the tree and what follows from it; gives what is lacking.
     async fn round(&self, memory: &mut Memory) -> Result<Vec<String>, RoundError> {
-        let shown = self.kernel.shown(LOOK_DEADLINE).await?;
+        let mut shown = self.kernel.shown(LOOK_DEADLINE).await?;
         let pods = memory.pods.borrow_and_update().clone();
+        memory.strays.join(&mut shown, pods.as_deref(), &self.kernel, LOOK_DEADLINE).await;
         let roots = if shown.roots.is_empty() { "none".to_owned() } else { shown.roots.join(" ") };
         self.facts.set("pod_roots", roots);
         let census = join(&shown, pods.as_deref());

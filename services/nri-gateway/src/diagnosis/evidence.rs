@@ -1,9 +1,10 @@
 //! What the host's files say.
 
-use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use oxalyst_cgroups::{Hierarchy, Version, pod_roots};
+use oxalyst_cgroups::{Controller, Hierarchy, Version, is_writable, pod_roots};
 use oxalyst_nri::runtime_config::NriConfig;
 
 /// Where containerd's configuration lies, as distributions ship it. The first that is there counts.
@@ -26,14 +27,27 @@ const LONGEST: u64 = 1 << 20;
 /// What was seen; `None` where it could not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The socket is there.
-    pub(crate) socket: bool,
+    /// What is where the socket should be.
+    pub(crate) socket: Option<AtSocket>,
     /// Whose configuration was read, from where, and what it says.
     pub(crate) config: Option<(Configured, String, NriConfig)>,
     /// Policy of the kubelet's CPU manager.
     pub(crate) kubelet_cpus: Option<String>,
     /// Version of the cgroup tree and where pods lie, or why it cannot be read.
     pub(crate) tree: Option<Result<(Version, Vec<String>), String>>,
+    /// Why nothing can be written to the tree of cgroups, and what an operator can do.
+    pub(crate) unwritable: Option<(String, &'static str)>,
+}
+
+/// What is where the socket should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AtSocket {
+    Nothing,
+    Socket,
+    /// Something else.
+    Other(&'static str),
+    /// It cannot be looked at.
+    Unseen(String),
 }
 
 /// Whose configuration.
@@ -44,16 +58,48 @@ pub(crate) enum Configured {
 }
 
 pub(crate) fn look(root: &Path, socket: &Path) -> Seen {
-    let tree = Hierarchy::detect(root).and_then(|hierarchy| {
+    let hierarchy = Hierarchy::detect(root);
+    let unwritable = hierarchy.as_ref().ok().and_then(unwritable);
+    let tree = hierarchy.and_then(|hierarchy| {
         let roots = pod_roots(&hierarchy)?;
         Ok((hierarchy.version(), roots.iter().map(ToString::to_string).collect()))
     });
     Seen {
-        socket: socket.exists(),
+        socket: Some(at_socket(socket)),
+        unwritable,
         config: containerd(root).or_else(|| crio(root)),
         kubelet_cpus: read(&root.join(KUBELET_CPUS)).as_deref().and_then(policy),
         tree: Some(tree.map_err(|e| e.to_string())),
     }
+}
+
+fn at_socket(path: &Path) -> AtSocket {
+    match fs::metadata(path).map(|found| found.file_type()) {
+        Ok(kind) if kind.is_socket() => AtSocket::Socket,
+        Ok(kind) if kind.is_dir() => AtSocket::Other("a folder"),
+        Ok(kind) if kind.is_file() => AtSocket::Other("a plain file"),
+        Ok(_) => AtSocket::Other("no socket"),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => AtSocket::Nothing,
+        Err(e) => AtSocket::Unseen(e.to_string()),
+    }
+}
+
+/// Whether the cpusets cannot be written: no such controller, or a tree that takes nothing.
+fn unwritable(hierarchy: &Hierarchy) -> Option<(String, &'static str)> {
+    let mount = match hierarchy.mount(Controller::Cpuset) {
+        Ok(mount) => mount,
+        Err(e) => return Some((e.to_string(), "mount the controller cpuset")),
+    };
+    if hierarchy.is_unified()
+        && let Ok(all) = fs::read_to_string(mount.join("cgroup.controllers"))
+        && !all.split_whitespace().any(|name| name == "cpuset")
+    {
+        let detail = format!("{}/cgroup.controllers names no cpuset", mount.display());
+        return Some((detail, "enable the controller cpuset in cgroup.subtree_control of the cgroup above"));
+    }
+    let refused = is_writable(mount).err()?;
+    let remedy = "mount /sys/fs/cgroup below common.host_root writable, and run the gateway as root";
+    Some((format!("{} cannot be written: {refused}", mount.display()), remedy))
 }
 
 fn containerd(root: &Path) -> Option<(Configured, String, NriConfig)> {
@@ -154,7 +200,33 @@ mod tests {
         assert_eq!((whose, config.enabled), (Configured::Containerd, Some(false)));
         assert_eq!(from, "/etc/containerd/config.toml, /etc/containerd/conf.d/nri.toml");
         assert_eq!(seen.kubelet_cpus.as_deref(), Some("static"));
-        assert!(!seen.socket && seen.tree.unwrap().is_err());
+        assert_eq!(seen.socket, Some(AtSocket::Nothing));
+        assert!(seen.tree.unwrap().is_err() && seen.unwritable.is_none());
+    }
+
+    #[test]
+    fn what_is_where_the_socket_should_be_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| at_socket(&dir.path().join(name));
+        put(dir.path(), "file", "");
+        fs::create_dir(dir.path().join("folder")).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        assert_eq!(
+            (at("file"), at("folder")),
+            (AtSocket::Other("a plain file"), AtSocket::Other("a folder"))
+        );
+        assert_eq!((at("socket"), at("absent")), (AtSocket::Socket, AtSocket::Nothing));
+        assert!(matches!(at("file/below"), AtSocket::Unseen(_)));
+    }
+
+    #[test]
+    fn c07_a_tree_whose_cpusets_cannot_be_written_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        put(dir.path(), "sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n");
+        assert_eq!(look(dir.path(), Path::new("/x")).unwritable, None);
+        put(dir.path(), "sys/fs/cgroup/cgroup.controllers", "cpu\n");
+        let (detail, remedy) = look(dir.path(), Path::new("/x")).unwritable.unwrap();
+        assert!(detail.contains("names no cpuset") && remedy.contains("subtree_control"), "{detail}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use oxalyst_nri::runtime_config::millis;
 use oxalyst_proto::gateway::v1::Finding;
 
 use super::Heard;
-use super::evidence::{Configured, Seen};
+use super::evidence::{AtSocket, Configured, Seen};
 use crate::hands::Way;
 use crate::settings::{Mode, Settings};
 
@@ -23,15 +23,20 @@ pub(crate) fn of(seen: &Seen, heard: &Heard, settings: &Settings, way: Way) -> V
         session(heard, settings, way),
         enabled(seen, settings, way),
         connections(seen, settings, way),
-        socket(seen, settings, way),
+        socket(seen, heard, settings, way),
         timeouts(seen, heard, settings),
         cpu_managers(seen, heard),
-        plugins(heard),
+        plugins(heard, way),
         tree(seen),
     ]
 }
 
-fn finding(check: &str, verdict: &str, detail: impl Into<String>, remedy: impl Into<String>) -> Finding {
+pub(super) fn finding(
+    check: &str,
+    verdict: &str,
+    detail: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Finding {
     Finding { check: check.into(), verdict: verdict.into(), detail: detail.into(), remedy: remedy.into() }
 }
 
@@ -72,9 +77,23 @@ fn unread(check: &str) -> Finding {
     )
 }
 
+/// Where the configuration was read and not understood, nothing that it says counts.
+fn misread(check: &str, from: &str, faults: &[String]) -> Option<Finding> {
+    let first = faults.first()?;
+    Some(finding(
+        check,
+        "unknown",
+        format!("{from} is not understood: {first:?}"),
+        "correct it: the runtime may not start with it",
+    ))
+}
+
 fn enabled(seen: &Seen, settings: &Settings, way: Way) -> Finding {
     let check = "nri-enabled";
     let Some((whose, from, config)) = &seen.config else { return unread(check) };
+    if let Some(misread) = misread(check, from, &config.faults) {
+        return misread;
+    }
     match (config.enabled, whose) {
         (Some(true), _) => finding(check, "ok", format!("{from} enables NRI"), ""),
         (Some(false), Configured::Containerd) => finding(
@@ -102,6 +121,9 @@ fn enabled(seen: &Seen, settings: &Settings, way: Way) -> Finding {
 fn connections(seen: &Seen, settings: &Settings, way: Way) -> Finding {
     let check = "nri-connections";
     let Some((whose, from, config)) = &seen.config else { return unread(check) };
+    if let Some(misread) = misread(check, from, &config.faults) {
+        return misread;
+    }
     if config.connections != Some(false) {
         return finding(check, "ok", format!("{from} lets plugins connect"), "");
     }
@@ -117,7 +139,7 @@ fn connections(seen: &Seen, settings: &Settings, way: Way) -> Finding {
     )
 }
 
-fn socket(seen: &Seen, settings: &Settings, way: Way) -> Finding {
+fn socket(seen: &Seen, heard: &Heard, settings: &Settings, way: Way) -> Finding {
     let check = "nri-socket";
     let ours = settings.nri_socket.display().to_string();
     let theirs = seen.config.as_ref().and_then(|(_, from, config)| Some((from, config.socket.as_ref()?)));
@@ -130,13 +152,47 @@ fn socket(seen: &Seen, settings: &Settings, way: Way) -> Finding {
             format!("{from} says {theirs}, the gateway looks for {ours}"),
             "set nri_socket to the runtime's path, as the gateway sees it",
         ),
-        _ if seen.socket => finding(check, "ok", format!("{ours} is there"), ""),
         _ if settings.mode == Mode::Bypass => finding(check, "ok", format!("{ours} is not asked for"), ""),
-        _ => finding(
+        _ => at_socket(seen, heard, &ours, way),
+    }
+}
+
+/// A socket counts as well only where it was seen to take a connection.
+fn at_socket(seen: &Seen, heard: &Heard, ours: &str, way: Way) -> Finding {
+    let check = "nri-socket";
+    let remedy = "enable NRI in the runtime, and mount the folder of its socket into the gateway";
+    match (&seen.socket, heard.connects) {
+        (Some(AtSocket::Nothing), _) => finding(check, "fault", format!("{ours} is not there"), remedy),
+        (Some(AtSocket::Other(what)), _) => finding(
             check,
             "fault",
-            format!("{ours} is not there"),
-            "enable NRI in the runtime, and mount the folder of its socket into the gateway",
+            format!("{ours} is {what}: nobody can listen there"),
+            "remove it, and set nri_socket to the runtime's socket as the gateway sees it",
+        ),
+        (Some(AtSocket::Socket), Some(true)) => finding(check, "ok", format!("{ours} takes connections"), ""),
+        (Some(AtSocket::Socket), _) if way == Way::Nri => {
+            finding(check, "ok", format!("{ours} takes connections"), "")
+        }
+        (Some(AtSocket::Socket), Some(false)) => finding(
+            check,
+            "fault",
+            format!("{ours} is there, and nobody listens"),
+            "start the runtime; where it runs, its NRI is off or has another socket",
+        ),
+        (Some(AtSocket::Socket), None) => finding(
+            check,
+            "unknown",
+            format!("{ours} is there, and no connection was tried yet"),
+            "ask again",
+        ),
+        (Some(AtSocket::Unseen(why)), _) => {
+            finding(check, "unknown", format!("{ours} cannot be looked at: {why}"), remedy)
+        }
+        (None, _) => finding(
+            check,
+            "unknown",
+            format!("{ours}: the host's files did not answer"),
+            "look at the host's disks and mounts",
         ),
     }
 }
@@ -167,8 +223,31 @@ fn timeouts(seen: &Seen, heard: &Heard, settings: &Settings) -> Finding {
             "raise plugin_request_timeout (CRI-O: nri_plugin_request_timeout), or lower hook_deadline_ms",
         );
     }
-    let registration = config.and_then(|(_, _, c)| c.registration_timeout.as_deref()).and_then(millis);
-    match registration {
+    // What the runtime itself told of the one says nothing of the other.
+    let Some((_, from, config)) = config else {
+        return match heard.request_timeout_ms {
+            Some(ms) => {
+                let known = unread(check);
+                let detail = format!("the runtime waits {ms} ms for an answer, as it said; {}", known.detail);
+                Finding { detail, ..known }
+            }
+            None => unread(check),
+        };
+    };
+    if let Some(misread) = misread(check, from, &config.faults) {
+        return misread;
+    }
+    for told in [&config.request_timeout, &config.registration_timeout].into_iter().flatten() {
+        if millis(told).is_none() {
+            return finding(
+                check,
+                "unknown",
+                format!("{from} says {told:?}, which is no duration"),
+                "write it as 5s, 500ms or 1m30s",
+            );
+        }
+    }
+    match config.registration_timeout.as_deref().and_then(millis) {
         Some(ms) if ms < REGISTRATION_MS => finding(
             check,
             "warning",
@@ -192,7 +271,12 @@ fn cpu_managers(seen: &Seen, heard: &Heard) -> Finding {
         (false, 0) if seen.kubelet_cpus.is_some() => {
             finding(check, "ok", "the kubelet's CPU manager has the policy none", "")
         }
-        (false, 0) => finding(check, "ok", "nobody else has asked for CPUs", ""),
+        (false, 0) => finding(
+            check,
+            "unknown",
+            "nobody else has asked for CPUs so far, and the kubelet's cpu_manager_state cannot be read below common.host_root",
+            "mount /var/lib/kubelet/cpu_manager_state there, read-only, to have it checked",
+        ),
         (true, 0) => {
             let policy = seen.kubelet_cpus.clone().unwrap_or_default();
             finding(
@@ -214,10 +298,27 @@ fn cpu_managers(seen: &Seen, heard: &Heard) -> Finding {
     }
 }
 
-fn plugins(heard: &Heard) -> Finding {
+fn plugins(heard: &Heard, way: Way) -> Finding {
     let check = "nri-plugins";
     match heard.conflicts.0 {
-        0 => finding(check, "ok", "no other plugin adjusts CPUs", ""),
+        0 if heard.validated > 0 => {
+            let count = heard.validated;
+            finding(
+                check,
+                "ok",
+                format!("no other plugin set CPUs of the {count} containers made so far"),
+                "",
+            )
+        }
+        0 => finding(
+            check,
+            "unknown",
+            match way {
+                Way::Nri => "the runtime has not told yet what other plugins make of a container",
+                Way::Nobody | Way::Bypass => "without a session the runtime does not tell what plugins do",
+            },
+            "runtimes with NRI 0.10 or later tell it when a container is made; others never do",
+        ),
         count => finding(
             check,
             "warning",
@@ -229,17 +330,18 @@ fn plugins(heard: &Heard) -> Finding {
 
 fn tree(seen: &Seen) -> Finding {
     let check = "cgroup-tree";
-    match &seen.tree {
-        None => finding(
+    match (&seen.tree, &seen.unwritable) {
+        (None, _) => finding(
             check,
             "unknown",
             "the tree of cgroups did not answer",
             "look at the host's disks and mounts",
         ),
-        Some(Err(reason)) => {
+        (Some(Err(reason)), _) => {
             finding(check, "fault", reason.clone(), "mount /sys/fs/cgroup below common.host_root")
         }
-        Some(Ok((version, roots))) => finding(
+        (Some(Ok(_)), Some((why, remedy))) => finding(check, "fault", why.clone(), *remedy),
+        (Some(Ok((version, roots))), None) => finding(
             check,
             "ok",
             format!("cgroup {version}, pods are looked for below {}", roots.join(" ")),
@@ -258,7 +360,8 @@ mod tests {
         let mut config = NriConfig::default();
         config.read(text);
         Seen {
-            socket: true,
+            socket: Some(AtSocket::Socket),
+            unwritable: None,
             config: Some((Configured::Containerd, "/etc/containerd/config.toml".into(), config)),
             kubelet_cpus: Some("none".into()),
             tree: Some(Ok((Version::V2, vec!["/".into(), "/kubelet".into()]))),
@@ -273,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_well_has_nothing_to_say() {
-        let heard = Heard { runtime: Some("containerd v2.2.6".into()), ..Heard::default() };
+        let heard = Heard { runtime: Some("containerd v2.2.6".into()), validated: 1, ..Heard::default() };
         let seen = seen(&format!("{SECTION}disable = false\n"));
         for finding in of(&seen, &heard, &Settings::default(), Way::Nri) {
             assert_eq!((finding.verdict.as_str(), finding.remedy.as_str()), ("ok", ""), "{finding:?}");
@@ -294,9 +397,52 @@ mod tests {
             assert_eq!(finding.verdict, "fault", "{finding:?}");
             assert!(finding.remedy.contains(remedy), "{finding:?}");
         }
-        let none = Seen { socket: false, config: None, ..seen("") };
+        let none = Seen { socket: Some(AtSocket::Nothing), config: None, ..seen("") };
         assert_eq!(check("nri-socket", &none, &heard, Way::Nobody).verdict, "fault");
         assert_eq!(check("nri-enabled", &none, &heard, Way::Nobody).verdict, "unknown");
+    }
+
+    #[test]
+    fn what_is_not_known_is_never_ok() {
+        let heard = Heard { connects: Some(true), ..Heard::default() };
+        let nothing = Seen::default();
+        for finding in of(&nothing, &heard, &Settings::default(), Way::Nri).iter().skip(1) {
+            assert_eq!(finding.verdict, "unknown", "{finding:?}");
+        }
+        let misread = seen(&format!("{SECTION}disable = false\nplugin_request_timeout\n"));
+        for name in ["nri-enabled", "nri-connections", "nri-timeouts"] {
+            let finding = check(name, &misread, &heard, Way::Nri);
+            assert!(finding.verdict == "unknown" && finding.detail.contains("not understood"), "{finding:?}");
+        }
+        let told = Heard { request_timeout_ms: Some(2_000), ..heard.clone() };
+        let finding = check("nri-timeouts", &nothing, &told, Way::Nri);
+        assert!(finding.verdict == "unknown" && finding.detail.contains("2000 ms"), "{finding:?}");
+        let odd = seen(&format!("{SECTION}plugin_registration_timeout = 'soon'\n"));
+        assert_eq!(check("nri-timeouts", &odd, &heard, Way::Nri).verdict, "unknown");
+    }
+
+    #[test]
+    fn n12_a_socket_is_well_only_where_it_took_a_connection() {
+        let verdict = |socket: AtSocket, connects: Option<bool>, way: Way| {
+            let seen = Seen { socket: Some(socket), ..seen("") };
+            check("nri-socket", &seen, &Heard { connects, ..Heard::default() }, way).verdict
+        };
+        for what in ["a plain file", "a folder"] {
+            assert_eq!(verdict(AtSocket::Other(what), Some(false), Way::Nobody), "fault");
+        }
+        assert_eq!(verdict(AtSocket::Socket, Some(false), Way::Nobody), "fault", "nobody listens");
+        assert_eq!(verdict(AtSocket::Socket, None, Way::Nobody), "unknown");
+        assert_eq!(verdict(AtSocket::Socket, Some(true), Way::Nobody), "ok");
+        assert_eq!(verdict(AtSocket::Unseen("refused".into()), None, Way::Nobody), "unknown");
+    }
+
+    #[test]
+    fn c07_a_tree_that_takes_nothing_is_a_fault() {
+        let told =
+            ("/sys/fs/cgroup cannot be written: Read-only file system".to_owned(), "mount it writable");
+        let seen = Seen { unwritable: Some(told), ..seen("") };
+        let finding = check("cgroup-tree", &seen, &Heard::default(), Way::Nri);
+        assert!(finding.verdict == "fault" && finding.detail.contains("Read-only"), "{finding:?}");
     }
 
     #[test]

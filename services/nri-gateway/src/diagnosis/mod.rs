@@ -1,6 +1,7 @@
 //! What stands between the mesh and the runtime, and what an operator can do about it: `oxctl doctor`, and the details of what
 //! is not ready.
 
+mod containers;
 mod evidence;
 mod findings;
 
@@ -13,6 +14,7 @@ use oxalyst_nri::api::ConfigureRequest;
 use oxalyst_proto::gateway::v1::Finding;
 
 use crate::hands::{Hands, Way};
+use crate::roster::Trouble;
 use crate::settings::Settings;
 
 /// For a look at files of the host.
@@ -37,6 +39,10 @@ pub(crate) struct Heard {
     pub(crate) request_timeout_ms: Option<u64>,
     /// Why there is no session.
     pub(crate) fault: Option<String>,
+    /// Whether the runtime's socket took the last connection; `None` where none was tried.
+    pub(crate) connects: Option<bool>,
+    /// Adjustments of all plugins that the runtime told before it made a container.
+    pub(crate) validated: u64,
     /// Requests of somebody else for other CPUs, and the last one.
     pub(crate) foreign: (u64, String),
     /// Adjustments of other plugins to a container's CPUs, and the last one.
@@ -61,13 +67,25 @@ impl Diagnosis {
 
     /// A session is synchronised.
     pub fn connected(&self) {
-        self.lock().fault = None;
+        let mut heard = self.lock();
+        heard.fault = None;
+        heard.connects = Some(true);
     }
 
-    /// There is no session, for this reason. Gives what the runtime's configuration has to do with it, if that can be told.
-    pub async fn failed(&self, reason: &str) -> Option<String> {
-        self.lock().fault = Some(reason.to_owned());
-        let findings = self.findings().await;
+    /// The runtime told what all plugins together make of a container.
+    pub fn validated(&self) {
+        self.lock().validated += 1;
+    }
+
+    /// There is no session, for this reason; `connects`: whether the socket took the connection, if that was tried. Gives what the
+    /// runtime's configuration has to do with it, if that can be told.
+    pub async fn failed(&self, reason: &str, connects: Option<bool>) -> Option<String> {
+        {
+            let mut heard = self.lock();
+            heard.fault = Some(reason.to_owned());
+            heard.connects = connects.or(heard.connects);
+        }
+        let findings = self.findings(None).await;
         let of_runtime =
             |f: &&Finding| ["nri-enabled", "nri-connections", "nri-socket"].contains(&f.check.as_str());
         let fault = findings.iter().filter(of_runtime).find(|f| f.verdict == "fault")?;
@@ -91,8 +109,8 @@ impl Diagnosis {
         heard.conflicts = (heard.conflicts.0 + 1, what);
     }
 
-    /// Everything that is found, in a fixed order.
-    pub async fn findings(&self) -> Vec<Finding> {
+    /// Everything that is found, in a fixed order; `told` is what is known of the containers.
+    pub async fn findings(&self, told: Option<Vec<Trouble>>) -> Vec<Finding> {
         let (root, socket) = (self.host_root.clone(), self.settings.nri_socket.clone());
         let look = tokio::task::spawn_blocking(move || evidence::look(&root, &socket));
         let seen = match tokio::time::timeout(LOOK_DEADLINE, look).await {
@@ -101,7 +119,9 @@ impl Diagnosis {
         };
         let way = self.hands.way();
         let heard = self.lock().clone();
-        findings::of(&seen, &heard, &self.settings, way)
+        let mut findings = findings::of(&seen, &heard, &self.settings, way);
+        findings.push(containers::containers(told.as_deref()));
+        findings
     }
 
     /// The way now.

@@ -15,6 +15,7 @@ impl HooksContext {
         &self,
         request: ValidateContainerAdjustmentRequest,
     ) -> Result<ValidateContainerAdjustmentResponse, Status> {
+        self.diagnosis.validated();
         let ValidateContainerAdjustmentRequest { container, adjust, owners, .. } = request;
         let id = container.map(|container| container.id).unwrap_or_default();
         let cpus = adjust

@@ -9,7 +9,7 @@ use oxalyst_proto::meta::v1::RuntimeSnapshot;
 use oxalyst_proto::orm::v1::ResizeContainerRequest;
 use oxalyst_proto::runtime::v1::{Container, Resources, Sandbox};
 
-use super::{Born, Census, Check, Claims, Due, Entrance, Phase, Roster, Seen, Taken};
+use super::{Born, Census, Check, Claims, Due, Entrance, Phase, Roster, Seen, Taken, Trouble};
 use crate::adjustment::Wish;
 use crate::pinning::{Change, Corrections};
 use crate::placements::Cpuset;
@@ -201,6 +201,11 @@ pub struct ToClaim;
 #[rtype(result = "Vec<(AppliedContainer, String)>")]
 pub struct Listing;
 
+/// Every container for the doctor.
+#[derive(Debug, Message)]
+#[rtype(result = "Vec<Trouble>")]
+pub struct Troubles;
+
 /// Every pod that was refused and whose sandbox runs all the same.
 #[derive(Debug, Message)]
 #[rtype(result = "Vec<RefusedPod>")]
@@ -257,5 +262,6 @@ answers! {
     Ended => |roster, Ended(ids)| roster.ended(&ids);
     ToClaim => |roster, ToClaim| roster.claims();
     Listing => |roster, Listing| roster.listing();
+    Troubles => |roster, Troubles| roster.troubles();
     Refused => |roster, Refused| roster.refused();
 }

@@ -157,8 +157,10 @@ impl Plain {
                 continue;
             }
             fixture.cgroup(&at).unwrap();
-            fixture.set(Controller::Cpuset, &at, "cpuset.cpus.effective", "0-3\n").unwrap();
-            if fixture.dir(Controller::Cpuset, &at) != fixture.dir(Controller::Memory, &at) {
+            let has_own_tree = fixture.dir(Controller::Cpuset, &at) != fixture.dir(Controller::Memory, &at);
+            let holds = if has_own_tree { "cpuset.effective_cpus" } else { "cpuset.cpus.effective" };
+            fixture.set(Controller::Cpuset, &at, holds, "0-3\n").unwrap();
+            if has_own_tree {
                 fixture.set(Controller::Cpuset, &at, "cpuset.cpus", "0-3\n").unwrap();
                 fixture.set(Controller::Cpuset, &at, "cpuset.mems", "0\n").unwrap();
             }

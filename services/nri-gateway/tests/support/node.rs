@@ -114,6 +114,23 @@ impl Cgroups {
         self.fixture.set(Controller::Cpuset, &self.path(id), "cpuset.cpus", &format!("{cpus}\n")).unwrap();
     }
 
+    /// Somebody gives a container's pod these CPUs alone, and the kernel makes it hold.
+    pub fn narrow_pod(&self, id: &str, cpus: &str) {
+        let own = self.path(id);
+        let pod = CgroupPath::new(own.as_str().rsplit_once('/').unwrap().0).unwrap();
+        self.fixture.cgroup(&pod).unwrap();
+        let list = format!("{cpus}\n");
+        for (path, file) in
+            [(&pod, "cpuset.cpus"), (&pod, "cpuset.cpus.effective"), (&own, "cpuset.cpus.effective")]
+        {
+            self.fixture.set(Controller::Cpuset, path, file, &list).unwrap();
+        }
+    }
+
+    pub fn write_mems(&self, id: &str, mems: &str) {
+        self.fixture.set(Controller::Cpuset, &self.path(id), "cpuset.mems", &format!("{mems}\n")).unwrap();
+    }
+
     pub fn read(&self, id: &str) -> String {
         let file = self.fixture.dir(Controller::Cpuset, &self.path(id)).join("cpuset.cpus");
         std::fs::read_to_string(file).unwrap().trim().to_owned()

@@ -53,8 +53,10 @@ impl DoctorView {
         Told::well_if(self.well && self.findings.iter().all(|f| f.check != "runtime"))
     }
 
-    pub(crate) fn render(&self) -> String {
-        let mut table = Table::new(&["CHECK", "VERDICT", "DETAIL", "REMEDY"]);
+    /// `wide`: nothing is cut.
+    pub(crate) fn render(&self, wide: bool) -> String {
+        let header = ["CHECK", "VERDICT", "DETAIL", "REMEDY"];
+        let mut table = if wide { Table::whole(&header) } else { Table::new(&header) };
         for f in &self.findings {
             let remedy = f.remedy.clone().unwrap_or_default();
             table.row(vec![f.check.clone(), f.verdict.clone(), f.detail.clone(), remedy]);
@@ -122,7 +124,16 @@ mod tests {
         };
         let view = DoctorView::new(vec![], Ok(DiagnoseReply { findings: vec![finding] }));
         assert_eq!((view.well, view.told()), (false, Told::InPart));
-        assert!(view.render().contains("set disable = false"), "{}", view.render());
+        assert!(view.render(false).contains("set disable = false"), "{}", view.render(false));
+    }
+
+    #[test]
+    fn wide_cuts_nothing() {
+        let (detail, remedy) = ("x".repeat(400), "y".repeat(1_500));
+        let finding = Finding { detail: detail.clone(), remedy: remedy.clone(), ..Finding::default() };
+        let view = DoctorView::new(vec![], Ok(DiagnoseReply { findings: vec![finding] }));
+        assert!(view.render(true).contains(&detail) && view.render(true).contains(&remedy));
+        assert!(!view.render(false).contains(&detail), "the usual columns stay readable");
     }
 
     #[test]

@@ -34,6 +34,14 @@ pub(crate) struct SampleView {
     pub(crate) time_unix_ns: Option<i64>,
     pub(crate) age_ms: Option<u64>,
     pub(crate) interval_ms: Option<u64>,
+    /// When its source was read; `None`: never.
+    pub(crate) read_time_unix_ns: Option<i64>,
+    /// The pass of its source that read it; samples of one source with the same number belong together.
+    pub(crate) cycle: Option<u64>,
+    /// The smallest difference that the source can show, where that is coarse.
+    pub(crate) resolution: Option<f64>,
+    /// Whom it is about is gone.
+    pub(crate) removed: bool,
     /// "fresh", "stale", "missing".
     pub(crate) quality: &'static str,
     pub(crate) reason: Option<String>,
@@ -168,6 +176,10 @@ impl From<Sample> for SampleView {
             time_unix_ns: (sample.time_unix_ns > 0).then_some(sample.time_unix_ns),
             age_ms: (sample.time_unix_ns > 0).then_some(sample.age_ms),
             interval_ms: (sample.interval_ms > 0).then_some(sample.interval_ms),
+            read_time_unix_ns: (sample.read_time_unix_ns > 0).then_some(sample.read_time_unix_ns),
+            cycle: (sample.cycle > 0).then_some(sample.cycle),
+            resolution: sample.resolution,
+            removed: sample.removed,
             reason: told(&sample.reason),
         }
     }

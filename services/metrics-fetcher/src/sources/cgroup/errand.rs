@@ -77,6 +77,19 @@ pub(super) struct Hands {
     pub(super) failure: Option<Arc<str>>,
 }
 
+// === impl Hands ===
+
+impl Hands {
+    /// A file says what cannot be.
+    pub(super) fn nonsense(&mut self, metric: &str, value: f64, id: &Id) {
+        self.failed_files += 1;
+        self.failure.get_or_insert_with(|| {
+            let whose = if id.cgroup.is_empty() { String::new() } else { format!(" (cgroup {})", id.cgroup) };
+            format!("{metric} is said to be {value}, which cannot be{whose}").into()
+        });
+    }
+}
+
 // === impl Progress ===
 
 impl Progress {
@@ -234,14 +247,11 @@ impl Errand {
         contents.map_err(|what| {
             // Half of a file is no file.
             hands.rows.truncate(told);
-            let what: Arc<str> = if self.id.cgroup.is_empty() {
-                what.into()
-            } else {
-                format!("{what} (cgroup {})", self.id.cgroup).into()
-            };
+            let what =
+                if self.id.cgroup.is_empty() { what } else { format!("{what} (cgroup {})", self.id.cgroup) };
             hands.failed_files += 1;
-            hands.failure.get_or_insert_with(|| Arc::clone(&what));
-            Absent::Unreadable(what)
+            hands.failure.get_or_insert_with(|| what.as_str().into());
+            Absent::Unreadable(Arc::new(what))
         })
     }
 }

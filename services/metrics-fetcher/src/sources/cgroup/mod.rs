@@ -21,4 +21,4 @@ pub use pass::{Pass, PassSettings};
 pub use reader::{Reader, Schedule, Wiring};
 pub use scout::Named;
 pub use tops::top_cgroups;
-pub(crate) use tracked::measure;
+pub(crate) use tracked::{growth, level};

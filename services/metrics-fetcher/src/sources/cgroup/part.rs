@@ -10,6 +10,7 @@ use crate::clock::Now;
 use crate::contents::{File, Row};
 use crate::derive::derive;
 use crate::rate::{Counter, Identity};
+use crate::sample::Absent;
 use crate::store::{Id, Instance, Source, Subject};
 
 /// A part of which no file told for so many passes is gone: a device that was pulled, a CPU that is offline.
@@ -45,6 +46,7 @@ impl Parts {
         for part in &mut self.0 {
             part.missed += 1;
         }
+        let mut wrong = Vec::new();
         for rows in hands.rows.chunk_by(|a, b| (a.scope, &a.instance) == (b.scope, &b.instance)) {
             let Some(Row { scope, instance, .. }) = rows.first() else { continue };
             let place = match self.0.binary_search_by(|p| p.key().cmp(&(*scope, instance))) {
@@ -55,12 +57,17 @@ impl Parts {
                     place
                 }
             };
-            if let Some(part) = self.0.get_mut(place) {
-                part.fill(hands.unified, hands.pass, rows, at, identity);
+            if let Some(part) = self.0.get_mut(place)
+                && let Some((metric, value)) = part.fill(hands.unified, hands.pass, rows, at, identity)
+            {
+                wrong.push((metric, value, Arc::clone(&part.subject.id)));
             }
         }
         self.0.retain(|p| p.missed <= PATIENCE);
         hands.rows.clear();
+        for (metric, value, id) in wrong {
+            hands.nonsense(metric, value, &id);
+        }
     }
 }
 
@@ -77,8 +84,17 @@ impl Part {
         (self.subject.scope, &self.subject.id.instance)
     }
 
-    fn fill(&mut self, unified: bool, cycle: u64, rows: &[Row], at: Now, identity: Identity) {
+    /// The first value that cannot be is given back, with the name of its metric.
+    fn fill(
+        &mut self,
+        unified: bool,
+        cycle: u64,
+        rows: &[Row],
+        at: Now,
+        identity: Identity,
+    ) -> Option<(&'static str, f64)> {
         self.missed = 0;
+        let mut wrong = None;
         let told =
             |file: File| -> Option<Outcome> { Some(Ok(rows.iter().find(|r| r.file == file)?.contents)) };
         let mut next = self.spare.take().unwrap_or_else(|| Arc::clone(&self.subject));
@@ -98,8 +114,12 @@ impl Part {
                     None => cell.clone(),
                 },
             };
+            if let Some(Absent::OutOfRange(value)) = next.absent {
+                wrong.get_or_insert((metric.name, value));
+            }
         }
         derive(subject.scope, &before.cells, &mut subject.cells);
         self.spare = Some(std::mem::replace(&mut self.subject, next));
+        wrong
     }
 }

@@ -153,7 +153,11 @@ impl Handler<Done> for Reader {
             let (files, example) =
                 (snapshot.pass.failed_files, snapshot.pass.failure.as_deref().unwrap_or_default());
             if failing {
-                tracing::warn!(files, example, "some files cannot be read; their metrics are missing");
+                tracing::warn!(
+                    files,
+                    example,
+                    "some files cannot be read, or say what cannot be; what they told before ages"
+                );
             } else {
                 tracing::info!("all files can be read");
             }

@@ -7,7 +7,7 @@ use oxalyst_cgroups::CgroupPath;
 use super::descriptors::{Descriptors, Slot};
 use super::errand::{Errand, Hands, Outcome, Whom};
 use super::part::Parts;
-use crate::catalogue::{Kind, Metric, Origin, Scope, Told};
+use crate::catalogue::{COUNTER_END, Kind, Metric, Origin, Scope, Told};
 use crate::cells::Layout;
 use crate::clock::Now;
 use crate::contents::File;
@@ -90,6 +90,9 @@ impl Tracked {
                     fill(metric, cell, counter, outcome, at, self.identity)
                 }
             };
+            if let Some(Absent::OutOfRange(value)) = next.absent {
+                hands.nonsense(metric.name, value, &subject.id);
+            }
         }
         derive(self.scope, &self.subject.cells, &mut subject.cells);
         self.spare = Some(std::mem::replace(&mut self.subject, next));
@@ -119,26 +122,44 @@ pub(super) fn fill(
         Ok(Told::Nothing) => return cell.after(Err(Absent::NotTold)),
         Err(absent) => return cell.after(Err(absent.clone())),
     };
-    let reading = Reading { value, at, interval_ns: 0, clamped };
+    let reading = Reading { value, at, interval_s: 0.0, clamped };
     match base {
-        Some(base) => measure(metric.kind, cell, base, reading, identity),
-        None => cell.after(Ok(reading)),
+        Some(base) => {
+            let counter = Counter { identity, value: reading.value, at: reading.at };
+            growth(metric, metric.kind, cell, base, reading, counter)
+        }
+        None => level(metric, cell, reading),
     }
 }
 
-/// A cell after a reading of a level or of a counter.
-pub(crate) fn measure(
+/// A cell after a reading of a level.
+pub(crate) fn level(metric: &Metric, cell: &Cell, reading: Reading) -> Cell {
+    cell.after(if metric.can_be(reading.value) {
+        Ok(reading)
+    } else {
+        Err(Absent::OutOfRange(reading.value))
+    })
+}
+
+/// A cell after a reading of a counter. One that no counter can have, and one that makes a rate that cannot be, are no reading:
+/// the one before stays the base.
+pub(crate) fn growth(
+    metric: &Metric,
     kind: Kind,
     cell: &Cell,
     base: &mut Option<Counter>,
     reading: Reading,
-    identity: Identity,
+    counter: Counter,
 ) -> Cell {
-    if !kind.is_rate() {
-        return cell.after(Ok(reading));
+    if !(0.0..COUNTER_END).contains(&counter.value) {
+        return cell.after(Err(Absent::OutOfRange(counter.value)));
     }
-    let counter = Counter { identity, value: reading.value, at: reading.at };
     let rate = rate(base.as_ref(), &counter, kind.least_interval());
+    if let Rate::PerSecond { value, .. } = rate
+        && !metric.can_be(value)
+    {
+        return cell.after(Err(Absent::OutOfRange(value)));
+    }
     if rate != Rate::TooClose {
         *base = Some(counter);
     }
@@ -148,8 +169,7 @@ pub(crate) fn measure(
         Rate::TooClose if cell.last.is_none() => cell.after(Err(Absent::FirstReading)),
         Rate::TooClose => cell.clone(),
         Rate::PerSecond { value, interval } => {
-            let interval_ns = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
-            cell.after(Ok(Reading { value, interval_ns, ..reading }))
+            cell.after(Ok(Reading { value, interval_s: interval.as_secs_f32(), ..reading }))
         }
     }
 }
