@@ -147,7 +147,7 @@ mod tests {
         let told = "unreadable since 2026-01-01T00:00:00Z: cpu/online";
         let view = DoctorView::new(vec![("orm", Ok(orm(told)))], Ok(DiagnoseReply::default()));
         assert_eq!((view.well, view.findings.len()), (false, 2));
-        assert!(view.render().contains(told), "{}", view.render());
+        assert!(view.render(false).contains(told), "{}", view.render(false));
         let view = DoctorView::new(vec![("orm", Ok(orm("ok")))], Ok(DiagnoseReply::default()));
         assert_eq!((view.well, view.findings.len()), (true, 1));
     }
