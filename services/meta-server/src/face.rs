@@ -14,6 +14,7 @@ use oxalyst_proto::meta::v1::{
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::kubelet::Reservation;
 use crate::table::{RuntimeLost, RuntimeTold, Superseded, unix_ms};
 use crate::{Listed, PodTable, Published};
 
@@ -27,6 +28,7 @@ pub struct Face {
     table: Addr<PodTable>,
     published: Published,
     node: Node,
+    reservation: Option<Reservation>,
     streams: AtomicU64,
 }
 
@@ -40,9 +42,14 @@ struct Ending {
 // === impl Face ===
 
 impl Face {
-    /// A face of `table`, whose lists appear in `published`.
-    pub fn new(table: Addr<PodTable>, published: Published, node: Node) -> Self {
-        Self { table, published, node, streams: AtomicU64::new(0) }
+    /// A face of `table`, whose lists appear in `published`; of a node with a kubelet, what that reserves is told as well.
+    pub fn new(
+        table: Addr<PodTable>,
+        published: Published,
+        node: Node,
+        reservation: Option<Reservation>,
+    ) -> Self {
+        Self { table, published, node, reservation, streams: AtomicU64::new(0) }
     }
 }
 
@@ -106,8 +113,15 @@ impl Meta for Face {
         Ok(Response::new(Box::pin(told)))
     }
 
-    async fn get_node(&self, _: Request<GetNodeRequest>) -> Result<Response<Node>, Status> {
-        Ok(Response::new(self.node.clone()))
+    async fn get_node(&self, request: Request<GetNodeRequest>) -> Result<Response<Node>, Status> {
+        let mut node = self.node.clone();
+        if request.into_inner().kubelet_reservation {
+            (node.kubelet_reservation, node.kubelet_reservation_error) = match &self.reservation {
+                Some(reservation) => reservation.told().await,
+                None => (None, "no kubelet is configured: set kubelet.endpoint of meta-server".to_owned()),
+            };
+        }
+        Ok(Response::new(node))
     }
 }
 

@@ -43,11 +43,12 @@ pub async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
     let kubelet = settings.kubelet.client()?;
     let published = Published::default();
     let table = PodTable::new(&mesh, published.clone(), kubelet.as_ref().map(|_| wanted.clone())).start();
+    let reservation = kubelet.clone().map(kubelet::Reservation::new);
     if let Some(client) = kubelet {
         mesh.facts.set("kubelet", client.endpoint());
         actix::spawn(kubelet::poll(client, settings.kubelet.period(), wanted, table.clone()));
     }
-    let face = Face::new(table, published, node);
+    let face = Face::new(table, published, node, reservation);
     let server = MetaServer::new(face).max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
     bound.serve(Routes::new(server)).await?;
     Ok(())

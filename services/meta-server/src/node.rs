@@ -51,6 +51,8 @@ pub fn discover(host_root: &Path, name: Option<&str>) -> Result<Node, NodeError>
         machine_id: text("etc/machine-id"),
         boot_id: text("proc/sys/kernel/random/boot_id"),
         cgroup_version: cgroup_version(&host_root.join("sys/fs/cgroup")),
+        kubelet_reservation: None,
+        kubelet_reservation_error: String::new(),
     })
 }
 
@@ -113,6 +115,7 @@ mod tests {
                 machine_id: "m".into(),
                 boot_id: "b".into(),
                 cgroup_version: 2,
+                ..Node::default()
             }
         );
     }

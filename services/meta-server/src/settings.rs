@@ -28,6 +28,8 @@ pub struct Kubelet {
     pub endpoint: Option<String>,
     /// Path of the pod list.
     pub pods_path: String,
+    /// Path of the kubelet's configuration, which is read where somebody wants to know what the kubelet reserves.
+    pub configz_path: String,
     /// File with a bearer token, read anew for every list; absent: no token is sent.
     pub token_file: Option<PathBuf>,
     /// PEM file with the authority that signed the kubelet's certificate; absent: the host's own trust.
@@ -55,6 +57,7 @@ impl Default for Kubelet {
         Self {
             endpoint: None,
             pods_path: "/pods".to_owned(),
+            configz_path: "/configz".to_owned(),
             token_file: None,
             ca_file: None,
             skip_tls_verify: false,

@@ -17,7 +17,7 @@ use oxalyst_proto::mesh::v1::{GetStatusRequest, Status};
 use oxalyst_proto::meta::v1::meta_client::MetaClient;
 use oxalyst_proto::meta::v1::runtime_event::Event;
 use oxalyst_proto::meta::v1::{
-    GetNodeRequest, ListPodsRequest, PodList, RuntimeEvent, RuntimeSnapshot, WatchPodsRequest,
+    GetNodeRequest, ListPodsRequest, Node, PodList, RuntimeEvent, RuntimeSnapshot, WatchPodsRequest,
 };
 use oxalyst_proto::runtime::v1::Sandbox;
 use tokio::process::{Child, Command};
@@ -120,6 +120,7 @@ struct Kubelet {
     answer: Arc<Mutex<(u16, String)>>,
     asked: Arc<AtomicU64>,
     token: Arc<Mutex<String>>,
+    config: Arc<Mutex<Option<String>>>,
 }
 
 impl Kubelet {
@@ -128,7 +129,10 @@ impl Kubelet {
         kubelet.answers(200, answer);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new().route("/pods", get(pods)).with_state(kubelet.clone());
+        let router = Router::new()
+            .route("/pods", get(pods))
+            .route("/configz", get(configz))
+            .with_state(kubelet.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         (kubelet, endpoint)
     }
@@ -144,6 +148,17 @@ impl Kubelet {
             assert!(Instant::now() < deadline, "the kubelet is not asked");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+}
+
+async fn configz(State(kubelet): State<Kubelet>) -> (StatusCode, String) {
+    let config = kubelet.config.lock().unwrap().clone();
+    match config {
+        Some(config) => (StatusCode::OK, format!(r#"{{"kubeletconfig":{config}}}"#)),
+        None => (
+            StatusCode::FORBIDDEN,
+            "Forbidden (user=x, verb=get, resource=nodes, subresource=configz)".into(),
+        ),
     }
 }
 
@@ -163,6 +178,37 @@ fn pod_list(uids: &[&str]) -> String {
         })
         .collect();
     format!(r#"{{"items":[{}]}}"#, items.join(","))
+}
+
+#[tokio::test]
+async fn what_the_kubelet_reserves_is_told_to_who_asks_and_stays_known() {
+    let (kubelet, endpoint) = Kubelet::start(&pod_list(&["a"])).await;
+    let mut service = Service::start(&[format!("kubelet.endpoint={endpoint}")]).await;
+    let quiet = service.meta.get_node(GetNodeRequest::default()).await.unwrap().into_inner();
+    assert_eq!((quiet.kubelet_reservation, quiet.kubelet_reservation_error.as_str()), (None, ""));
+    let deadline = Instant::now() + PATIENCE;
+    let mut when = async |wanted: &dyn Fn(&Node) -> bool| loop {
+        let asked = GetNodeRequest { kubelet_reservation: true };
+        let node = service.meta.get_node(asked).await.unwrap().into_inner();
+        if wanted(&node) {
+            return node;
+        }
+        assert!(Instant::now() < deadline, "{node:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    let refused = when(&|node| !node.kubelet_reservation_error.is_empty()).await;
+    assert!(refused.kubelet_reservation_error.contains("HTTP 403"), "{refused:?}");
+    assert_eq!(refused.kubelet_reservation, None);
+
+    *kubelet.config.lock().unwrap() = Some(r#"{"kubeReserved":{"cpu":"750m"}}"#.into());
+    let told = when(&|node| node.kubelet_reservation.is_some()).await;
+    let reservation = told.kubelet_reservation.unwrap();
+    assert_eq!((reservation.cpus.as_str(), reservation.milli_cpu), ("", 750));
+    assert!(reservation.heard_unix_ms > 0 && told.kubelet_reservation_error.is_empty());
+
+    *kubelet.config.lock().unwrap() = None;
+    let old = when(&|node| !node.kubelet_reservation_error.is_empty()).await;
+    assert_eq!(old.kubelet_reservation, Some(reservation), "the last word stays");
 }
 
 #[tokio::test]
@@ -288,7 +334,7 @@ async fn a_kubelet_is_asked_at_most_once_a_second() {
 #[tokio::test]
 async fn the_node_is_told_and_a_second_process_is_refused_with_one_line() {
     let mut service = Service::start(&[]).await;
-    let node = service.meta.get_node(GetNodeRequest {}).await.unwrap().into_inner();
+    let node = service.meta.get_node(GetNodeRequest::default()).await.unwrap().into_inner();
     assert_eq!(node.name, "n1");
     assert!(node.memory_bytes > 0 && node.cpus > 0 && !node.kernel.is_empty());
 

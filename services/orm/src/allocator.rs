@@ -25,7 +25,7 @@ use tonic::{Request, Response, Status};
 
 use crate::allocations::{
     Admit, Allocations, AskConcern, GetState, GetTopology, IsHeld, Occasion, Reconcile, RefuseResize,
-    Release, ResizeContainer, SpecTold, SpecsTold, Subscribe,
+    Release, Reserve, ResizeContainer, SpecTold, SpecsTold, Subscribe,
 };
 use crate::plugins::{Admission, Ask, Plugins, Resizing, asks};
 use crate::resize::Told;
@@ -128,6 +128,19 @@ impl Face {
         let _ = self.ask(SpecsTold(told.collect())).await;
         if let Some((plugins, _)) = &self.plugins {
             plugins.due.notify_one();
+        }
+    }
+
+    /// The kubelet reserves this: a list, or an amount. Whether that was taken up, or cannot be.
+    pub async fn reserve(&self, told: String) -> bool {
+        match self.ask(Reserve(told)).await {
+            Ok(Ok(())) => true,
+            Ok(Err(fault)) => {
+                tracing::error!(fault, "what the kubelet reserves cannot be; what was reserved before stays");
+                // Said again it would be no better.
+                true
+            }
+            Err(_) => false,
         }
     }
 
@@ -321,8 +334,17 @@ fn named(sandbox: Option<Sandbox>) -> Result<Sandbox, Status> {
     if sandbox.sandbox_id.is_empty() {
         return Err(Status::invalid_argument("the sandbox has no id"));
     }
+    if sandbox.pod_uid.len() > MAX_UID {
+        let length = sandbox.pod_uid.len();
+        return Err(Status::invalid_argument(format!(
+            "the pod's uid has {length} bytes, and no more than {MAX_UID} are taken"
+        )));
+    }
     Ok(with_uid(sandbox))
 }
+
+/// Bytes of a pod's uid at the most, as of any name in Kubernetes.
+const MAX_UID: usize = 253;
 
 /// A pod whose client told no uid goes by its sandbox's id.
 fn with_uid(mut sandbox: Sandbox) -> Sandbox {

@@ -14,6 +14,8 @@ use prost::Message as _;
 
 /// Key of the machine's record.
 pub const MACHINE_KEY: &str = "machine";
+/// Key of what the kubelet reserves, as was told last.
+const KUBELET_KEY: &str = "kubelet-reservation";
 /// Written while the disk fails, read by nobody.
 const PROBE_KEY: &str = "storage-probe";
 
@@ -34,4 +36,15 @@ pub fn storage_probe(unix_ms: i64) -> Change {
 pub fn machine(machine: &Machine, reserved: &CpuSet) -> Change {
     let record = MachineRecord { online: machine.online().to_string(), reserved: reserved.to_string() };
     Change::Put(MACHINE_KEY.to_owned(), record.encode_to_vec())
+}
+
+/// The change that remembers what the kubelet reserves.
+pub fn kubelet_reservation(told: &str) -> Change {
+    Change::Put(KUBELET_KEY.to_owned(), told.as_bytes().to_vec())
+}
+
+/// What the kubelet reserved when it was last told.
+pub fn kubelet_reservation_of<'r>(mut records: impl Iterator<Item = (&'r str, &'r [u8])>) -> Option<String> {
+    let (_, told) = records.find(|(key, _)| *key == KUBELET_KEY)?;
+    String::from_utf8(told.to_vec()).ok()
 }

@@ -32,10 +32,13 @@ pub struct Settings {
     /// Bytes that their files take at the most, and again as much in memory. 65536 to 1073741824.
     pub decisions_max_bytes: u64,
     /// CPUs kept for `system_cores`: in Linux list format (`0-1,8`), or how much in thousandths of a CPU (`750m`), for which
-    /// that many whole CPUs are set aside, spread over the NUMA nodes. None by default.
+    /// that many whole CPUs are set aside, spread over the NUMA nodes; `kubelet`: what the kubelet reserves. None by default.
     pub reserved_cpus: String,
     /// CPUs kept for the system by number, spread over the NUMA nodes, where `reserved_cpus` is empty. None by default.
     pub reserved_cpu_count: u64,
+    /// CPUs that serve interrupts, in Linux list format: nobody is given them but `system_cores` that name the pool `interrupt`. None
+    /// by default.
+    pub interrupt_cpus: String,
     /// CPUs that the root of the cgroup tree may use, in Linux list format; empty: all.
     pub root_cpuset: String,
     /// `dynamic`: by QoS level; `native`: as the kubelet's static managers do, by Kubernetes' own class.
@@ -90,6 +93,9 @@ pub struct Settings {
     pub pod_label_kept_keys: String,
 }
 
+/// `reserved_cpus`: as the kubelet does.
+const KUBELET: &str = "kubelet";
+
 /// A setting that cannot be.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
@@ -136,6 +142,7 @@ impl Default for Settings {
             decisions_max_bytes: 2 << 20,
             reserved_cpus: rules.reserved_cpus,
             reserved_cpu_count: rules.reserved_cpu_count,
+            interrupt_cpus: rules.interrupt_cpus,
             root_cpuset: rules.root_cpuset,
             cpu_policy: rules.cpu_policy,
             topology_policy: rules.topology_policy,
@@ -199,7 +206,17 @@ impl Settings {
         KeptLabels::parse(&self.pod_label_kept_keys)
     }
 
-    /// What of it makes the rules of placement.
+    /// Whether what the kubelet reserves is to be reserved.
+    pub fn reserves_as_kubelet(&self) -> bool {
+        self.reserved_cpus.trim() == KUBELET
+    }
+
+    /// The rules of placement with this as `reserved_cpus`.
+    pub fn rules_reserving(&self, reserved_cpus: String) -> RuleSettings {
+        RuleSettings { reserved_cpus, ..self.rules() }
+    }
+
+    /// What of it makes the rules of placement. What the kubelet reserves is not in it.
     pub fn rules(&self) -> RuleSettings {
         let Self {
             common: _,
@@ -219,6 +236,7 @@ impl Settings {
             pod_label_kept_keys: _,
             reserved_cpus,
             reserved_cpu_count,
+            interrupt_cpus,
             root_cpuset,
             cpu_policy,
             topology_policy,
@@ -238,8 +256,9 @@ impl Settings {
             ramp_up_s,
         } = self.clone();
         RuleSettings {
-            reserved_cpus,
+            reserved_cpus: if self.reserves_as_kubelet() { String::new() } else { reserved_cpus },
             reserved_cpu_count,
+            interrupt_cpus,
             root_cpuset,
             cpu_policy,
             topology_policy,

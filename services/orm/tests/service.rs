@@ -169,6 +169,21 @@ async fn a_listed_dedicated_pod_in_which_nothing_runs_gets_no_exclusive_set() {
 }
 
 #[tokio::test]
+async fn a_uid_that_is_too_long_is_refused() {
+    let host = Host::new();
+    let mut orm = host.start(&[]).await;
+    let long = |bytes: usize| AdmitPodRequest {
+        sandbox: Some(Sandbox { pod_uid: "x".repeat(bytes), ..sandbox("s", "shared_cores", None) }),
+        ..AdmitPodRequest::default()
+    };
+    let refused = orm.client.admit_pod(long(254)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    assert!(refused.message().contains("254 bytes"), "{refused}");
+    orm.client.admit_pod(long(253)).await.unwrap();
+    assert_eq!(orm.status().await.unwrap().facts["cpu_policy"], "dynamic");
+}
+
+#[tokio::test]
 async fn a_pod_without_a_uid_goes_by_its_sandbox() {
     let host = Host::new();
     let mut orm = host.start(&[]).await;

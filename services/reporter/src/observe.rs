@@ -188,7 +188,7 @@ impl Observer {
     /// What the meta-server tells is kept while it is away: the node does not change, and an old figure of a pod's memory
     /// ends with the pod's placement.
     async fn ask_meta(&mut self) {
-        match ask(self.meta.get_node(GetNodeRequest {})).await {
+        match ask(self.meta.get_node(GetNodeRequest::default())).await {
             Ok(node) => {
                 self.node = Some(node);
                 // Without the first list the object would tell of memory that is not there.

@@ -18,6 +18,8 @@ pub struct RuleSettings {
     pub reserved_cpus: String,
     /// CPUs kept for the system by number, spread over the NUMA nodes, where `reserved_cpus` is empty. None by default.
     pub reserved_cpu_count: u64,
+    /// CPUs that serve interrupts, in Linux list format: nobody is given them but `system_cores` that name the pool. None by default.
+    pub interrupt_cpus: String,
     /// CPUs that the root of the cgroup tree may use, in Linux list format; empty: all.
     pub root_cpuset: String,
     /// `dynamic`: by QoS level; `native`: as the kubelet's static managers do, by Kubernetes' own class.
@@ -119,6 +121,7 @@ impl Default for RuleSettings {
         Self {
             reserved_cpus: String::new(),
             reserved_cpu_count: 0,
+            interrupt_cpus: String::new(),
             root_cpuset: String::new(),
             cpu_policy: "dynamic".to_owned(),
             topology_policy: "best-effort".to_owned(),
@@ -146,6 +149,7 @@ impl RuleSettings {
             if (low..=high).contains(&given) { Ok(()) } else { Err(RulesError::Range { key, given, range }) }
         };
         reserved_amount(self)?;
+        interrupt(self)?;
         within("ramp_up_s", self.ramp_up_s, 30, 3600, "30 to 3600")?;
         within("packing_threshold_percent", self.packing_threshold_percent, 0, 100, "0 to 100")
     }
@@ -205,6 +209,14 @@ pub fn reserved(settings: &RuleSettings, machine: &Machine) -> Result<CpuSet, Ru
     let from = machine.online() - machine.isolated();
     take_by_numa_balance(machine, &from, count, Spread::Cores, End::Lowest)
         .map_err(|source| RulesError::Count { key, source })
+}
+
+/// The CPUs that serve interrupts.
+///
+/// # Errors
+/// No list.
+pub fn interrupt(settings: &RuleSettings) -> Result<CpuSet, RulesError> {
+    set("interrupt_cpus", &settings.interrupt_cpus)
 }
 
 /// How much CPU is to be reserved; `None`: it is told by a list, or by a number.
@@ -282,6 +294,7 @@ mod tests {
         assert!(wrong(|s| s.topology_policy = "strict".into()).starts_with("topology_policy"));
         assert!(wrong(|s| s.topology_scope = "node".into()).starts_with("topology_scope"));
         assert!(wrong(|s| s.hint_optimizer = "best".into()).starts_with("hint_optimizer"));
+        assert!(wrong(|s| s.interrupt_cpus = "x".into()).starts_with("interrupt_cpus"));
         assert!(wrong(|s| s.root_cpuset = "x".into()).starts_with("root_cpuset"));
         assert!(wrong(|s| s.memory_reserved = "1GiB".into()).starts_with("memory_reserved"));
         assert!(wrong(|s| s.ramp_up_s = 29).starts_with("ramp_up_s"));

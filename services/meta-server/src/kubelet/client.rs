@@ -8,7 +8,7 @@ use http::header::{ACCEPT, AUTHORIZATION, HeaderValue};
 use tracing::instrument::WithSubscriber as _;
 use tracing::subscriber::NoSubscriber;
 
-use super::{KubeletPod, parse};
+use super::{KubeletPod, Reserved, parse};
 use crate::settings::Kubelet;
 
 /// Asks one kubelet.
@@ -16,6 +16,7 @@ use crate::settings::Kubelet;
 pub struct Client {
     endpoint: String,
     path: String,
+    configz_path: String,
     token_file: Option<PathBuf>,
     timeout: Duration,
     http: kube::Client,
@@ -63,8 +64,10 @@ pub enum ListError {
         what: String,
     },
     /// The path does not make a URL.
-    #[error("kubelet.pods_path {path:?} is not a path: {what}")]
+    #[error("kubelet.{key} {path:?} is not a path: {what}")]
     Path {
+        /// The setting.
+        key: &'static str,
         /// As set.
         path: String,
         /// What is wrong.
@@ -79,10 +82,12 @@ pub enum ListError {
         timeout: Duration,
     },
     /// The kubelet could not be reached, or refused.
-    #[error("the kubelet at {endpoint} gave no list: {what}")]
+    #[error("the kubelet at {endpoint} gave no {wanted}: {what}")]
     Refused {
         /// The endpoint.
         endpoint: String,
+        /// What it was asked for.
+        wanted: &'static str,
         /// What came back, with its causes.
         what: String,
     },
@@ -93,6 +98,16 @@ pub enum ListError {
         endpoint: String,
         /// Length of the answer.
         bytes: usize,
+        /// Where it went wrong.
+        source: serde_json::Error,
+    },
+    /// The answer is no configuration of a kubelet.
+    #[error(
+        "the kubelet at {endpoint} answered what is no configuration of it: {source}: check kubelet.configz_path"
+    )]
+    NoConfiguration {
+        /// The endpoint.
+        endpoint: String,
         /// Where it went wrong.
         source: serde_json::Error,
     },
@@ -131,6 +146,7 @@ impl Client {
         Ok(Self {
             endpoint: endpoint.to_owned(),
             path: settings.pods_path.clone(),
+            configz_path: settings.configz_path.clone(),
             token_file: settings.token_file.clone(),
             timeout,
             http,
@@ -147,25 +163,44 @@ impl Client {
     /// # Errors
     /// [`ListError`]; whatever it is, the caller keeps what it knew.
     pub async fn list(&self) -> Result<Vec<KubeletPod>, ListError> {
-        let mut request = http::Request::get(&self.path)
+        let text = self.get(("pods_path", &self.path), "list").await?;
+        let endpoint = self.endpoint.clone();
+        match parse(&text) {
+            Ok(pods) if pods.is_empty() => Err(ListError::Empty { endpoint }),
+            Ok(pods) => Ok(pods),
+            Err(source) => Err(ListError::Malformed { endpoint, bytes: text.len(), source }),
+        }
+    }
+
+    /// What the kubelet keeps of the CPUs, as its configuration says.
+    ///
+    /// # Errors
+    /// [`ListError`].
+    pub async fn reserved(&self) -> Result<Reserved, ListError> {
+        let text = self.get(("configz_path", &self.configz_path), "configuration").await?;
+        Reserved::parse(&text)
+            .map_err(|source| ListError::NoConfiguration { endpoint: self.endpoint.clone(), source })
+    }
+
+    async fn get(
+        &self,
+        (key, path): (&'static str, &String),
+        wanted: &'static str,
+    ) -> Result<String, ListError> {
+        let mut request = http::Request::get(path)
             .header(ACCEPT, "application/json")
             .body(Vec::new())
-            .map_err(|e| ListError::Path { path: self.path.clone(), what: e.to_string() })?;
+            .map_err(|e| ListError::Path { key, path: path.clone(), what: e.to_string() })?;
         if let Some(token) = self.token()? {
             request.headers_mut().insert(AUTHORIZATION, token);
         }
         let endpoint = self.endpoint.clone();
         // The client library logs every failed request by itself; here a failure is a change of state, logged once by the table.
         let answer = self.http.request_text(request).with_subscriber(NoSubscriber::default());
-        let text = tokio::time::timeout(self.timeout, answer)
+        tokio::time::timeout(self.timeout, answer)
             .await
             .map_err(|_| ListError::Late { endpoint: endpoint.clone(), timeout: self.timeout })?
-            .map_err(|e| ListError::Refused { endpoint: endpoint.clone(), what: reason(&e) })?;
-        match parse(&text) {
-            Ok(pods) if pods.is_empty() => Err(ListError::Empty { endpoint }),
-            Ok(pods) => Ok(pods),
-            Err(source) => Err(ListError::Malformed { endpoint, bytes: text.len(), source }),
-        }
+            .map_err(|e| ListError::Refused { endpoint, wanted, what: reason(&e) })
     }
 
     /// Tokens rotate, so the file is read each time; it is small and lies in memory.

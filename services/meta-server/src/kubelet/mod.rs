@@ -3,9 +3,11 @@
 mod client;
 mod document;
 mod list;
+mod reserved;
 
 pub use client::{Client, ClientError, ListError};
 pub use list::{Asked, KubeletContainer, KubeletPod, parse};
+pub use reserved::{Reservation, Reserved};
 
 use std::sync::Arc;
 use std::time::Duration;

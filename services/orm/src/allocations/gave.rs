@@ -298,7 +298,7 @@ impl Allocations {
             generation: self.ledger.generation(),
             outcome: Some(orm::admit_reply::Outcome::Refused(wire::refusal(&refusal))),
             changed: Vec::new(),
-            pools: wire::pools(&self.state, &self.view()),
+            pools: self.pools(),
         }
     }
 }

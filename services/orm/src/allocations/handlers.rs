@@ -151,7 +151,7 @@ impl Handler<Subscribe> for Allocations {
             snapshot: true,
             placed: wire::placements(&self.state, &self.view(), self.state.pods.keys()),
             removed_pod_uids: Vec::new(),
-            pools: wire::pools(&self.state, &self.view()),
+            pools: self.pools(),
         };
         MessageResult(Subscription { snapshot, events: self.events.subscribe() })
     }
@@ -205,7 +205,7 @@ impl Allocations {
             generation: self.ledger.generation(),
             outcome: Some(orm::admit_reply::Outcome::Refused(wire::refusal(refusal))),
             changed: Vec::new(),
-            pools: wire::pools(&self.state, &self.view()),
+            pools: self.pools(),
         }
     }
 
@@ -277,7 +277,7 @@ impl Allocations {
     fn state_with(&self, pods: Vec<orm::PodPlacement>) -> orm::State {
         orm::State {
             generation: self.ledger.generation(),
-            pools: wire::pools(&self.state, &self.view()),
+            pools: self.pools(),
             pods,
             online: self.view().online().to_string(),
             // Those that the machine does not have are the fact `reserved.absent`.
@@ -314,7 +314,7 @@ impl Allocations {
         });
         let event = PlacementEvent {
             generation: self.ledger.generation(),
-            pools: wire::pools(&self.state, &self.view()),
+            pools: self.pools(),
             ..PlacementEvent::default()
         };
         (placed, Arc::new(event))

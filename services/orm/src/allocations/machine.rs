@@ -5,22 +5,34 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use oxalyst_ledger::CommitError;
-use oxalyst_topology::{Machine, discover, huge_pages};
+use oxalyst_topology::{CpuSet, DiscoveryError, Machine, discover, huge_pages};
 use oxalyst_units::Bytes;
 
 use super::{Allocations, Occasion};
-use crate::record;
+use crate::clock;
 use oxalyst_planner::decision::Step;
 use oxalyst_planner::pods;
 
 /// What is looked at, and what was seen last.
 #[derive(Debug)]
 pub(super) struct Watched {
-    pub(super) host_root: PathBuf,
+    host_root: PathBuf,
+    /// CPUs that serve interrupts, whether they are there or not.
+    interrupt: CpuSet,
     /// What tells whether the machine is still the one that was last discovered.
     signs: Option<Signs>,
-    fault: Option<String>,
+    fault: Option<Fault>,
 }
+
+/// Why the machine cannot be read.
+#[derive(Debug)]
+struct Fault {
+    text: String,
+    since_unix_ms: i64,
+}
+
+/// Fact that tells whether the machine can be read.
+pub(super) const FACT: &str = "machine";
 
 /// What of a machine changes at run time: a few small files instead of the many of a discovery.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,10 +47,21 @@ struct Signs {
 
 impl Watched {
     /// To be made just before the machine is discovered, so that a change meanwhile is not missed.
-    pub(super) fn new(host_root: PathBuf) -> Self {
-        let mut watched = Self { host_root, signs: None, fault: None };
+    pub(super) fn new(host_root: PathBuf, interrupt: CpuSet) -> Self {
+        let mut watched = Self { host_root, interrupt, signs: None, fault: None };
         watched.signs = watched.read().ok();
         watched
+    }
+
+    /// The machine as it is now. CPUs that serve interrupts count as isolated: nobody is given those, by any policy.
+    pub(super) fn discover(&self) -> Result<Machine, DiscoveryError> {
+        let machine = discover(&self.host_root)?;
+        let kept = machine.isolated() | &self.interrupt;
+        Ok(machine.with_isolated(&kept))
+    }
+
+    pub(super) const fn interrupt(&self) -> &CpuSet {
+        &self.interrupt
     }
 
     fn read(&self) -> std::io::Result<Signs> {
@@ -52,30 +75,35 @@ impl Watched {
 impl Allocations {
     pub(super) fn look_at_machine(&mut self) {
         let signs = self.watched.read().ok();
-        if signs.is_some() && signs == self.watched.signs {
+        // The same signs after a fault are a reason to look: that it has passed is to be told.
+        if signs.is_some() && signs == self.watched.signs && self.watched.fault.is_none() {
             return;
         }
-        match discover(&self.watched.host_root) {
+        match self.watched.discover() {
             Ok(machine) => {
                 self.watched.signs = signs;
                 if self.watched.fault.take().is_some() {
                     tracing::info!("the machine can be read again");
+                    self.facts.set(FACT, "ok");
                 }
                 if machine != *self.machine {
                     self.change_machine(machine);
                 }
             }
-            Err(e) => {
-                let text = e.to_string();
-                if self.watched.fault.as_ref() != Some(&text) {
-                    tracing::warn!(
-                        error = text,
-                        "the machine cannot be read; going on with what was read last"
-                    );
-                    self.watched.fault = Some(text);
-                }
-            }
+            Err(e) => self.cannot_read(e.to_string()),
         }
+    }
+
+    fn cannot_read(&mut self, text: String) {
+        if self.watched.fault.as_ref().is_some_and(|known| known.text == text) {
+            return;
+        }
+        tracing::warn!(error = text, "the machine cannot be read; going on with what was read last");
+        let since_unix_ms =
+            self.watched.fault.as_ref().map_or_else(clock::unix_ms, |known| known.since_unix_ms);
+        let since = clock::rfc3339(since_unix_ms);
+        self.facts.set(FACT, format!("unreadable since {since}, what was read before counts: {text}"));
+        self.watched.fault = Some(Fault { text, since_unix_ms });
     }
 
     fn change_machine(&mut self, machine: Machine) {
@@ -92,7 +120,7 @@ impl Allocations {
         self.facts.set("online", self.machine.online());
         let occasion = Occasion::now();
         let plan = pods::replan(&self.state, &self.machine, &self.rules);
-        self.commit(std::iter::once(record::machine(&self.machine, &self.state.cpus.reserved)), false)?;
+        self.commit(self.ground().into_iter(), false)?;
         self.settle(plan, Step::Replan, occasion).map(drop)
     }
 }

@@ -8,6 +8,7 @@ mod machine;
 mod noting;
 mod open;
 mod plugged;
+mod reserving;
 mod storage;
 mod told;
 
@@ -23,6 +24,7 @@ pub use plugged::{
     Abandon, AdmitPlugged, Chosen, Due, IsHeld, KnownNodes, Plugged, PluginNames, RefusePlugged, Removals,
     Removed,
 };
+pub use reserving::Reserve;
 pub use told::{ResizeContainer, SpecTold, SpecsTold};
 
 use std::borrow::Cow;
@@ -33,6 +35,7 @@ use std::time::Duration;
 use actix::{Actor, AsyncContext as _, Context, Handler, Message, WeakAddr};
 use oxalyst_ledger::{Change, CommitError, Ledger};
 use oxalyst_mesh::{Condition, Facts};
+use oxalyst_proto::orm::v1 as orm;
 use oxalyst_proto::orm::v1::PlacementEvent;
 use oxalyst_topology::Machine;
 use tokio::sync::broadcast;
@@ -44,6 +47,7 @@ use absent::Absent;
 use machine::Watched;
 use oxalyst_planner::decision::Step;
 use oxalyst_planner::pods::{self, Plan, Request, Rules, State};
+use oxalyst_planner::policy::INTERRUPT;
 
 /// Requests that may wait for the actor. A node starts pods one by one; more than this is a flood.
 const MAILBOX: usize = 256;
@@ -58,6 +62,8 @@ pub struct Allocations {
     rules: Arc<Rules>,
     machine: Arc<Machine>,
     watched: Watched,
+    /// Set where the kubelet's reservation counts.
+    as_kubelet: Option<reserving::AsKubelet>,
     /// Changes that hold but could not be made durable yet, by key. Never an exclusive set.
     unsaved: BTreeMap<String, Change>,
     absent: Absent,
@@ -144,9 +150,10 @@ impl Allocations {
             snapshot: false,
             placed: wire::placements(&self.state, &self.view(), &affected),
             removed_pod_uids: removed,
-            pools: wire::pools(&self.state, &self.view()),
+            pools: self.pools(),
         });
         self.metrics.pods(self.state.pods.len());
+        self.tell_policy();
         if changes_something {
             self.tell(Arc::clone(&event));
         }
@@ -175,6 +182,30 @@ impl Allocations {
     /// The machine as far as it may be used.
     fn view(&self) -> Cow<'_, Machine> {
         self.rules.confine(&self.machine)
+    }
+
+    /// Which policy gives out CPUs, and how many pods another one has placed, as a fact.
+    fn tell_policy(&self) {
+        let word = pods::policy_in_force(&self.state, &self.rules);
+        match pods::of_other_policy(&self.state) {
+            0 => self.facts.set("cpu_policy", word),
+            others => {
+                let now = self.rules.policy_name();
+                self.facts
+                    .set("cpu_policy", format!("{word}: {now}, and {others} pod(s) of the other policy"));
+            }
+        }
+    }
+
+    /// The pools as they are told. The one for interrupts follows from the settings alone: under the native policy the state has none.
+    fn pools(&self) -> Vec<orm::Pool> {
+        let mut pools = wire::pools(&self.state, &self.view());
+        let interrupt = self.watched.interrupt();
+        if !interrupt.is_empty() && !pools.iter().any(|pool| pool.name == INTERRUPT) {
+            let cpus = (interrupt & self.view().online()).to_string();
+            pools.push(orm::Pool { name: INTERRUPT.to_owned(), cpus, ..orm::Pool::default() });
+        }
+        pools
     }
 
     fn tick(&mut self) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use oxalyst_ledger::{CommitError, Ledger, Opened, Options};
 use oxalyst_mesh::Mesh;
-use oxalyst_topology::{CpuSet, DiscoveryError, Machine, discover};
+use oxalyst_topology::{CpuSet, DiscoveryError, Machine};
 use oxalyst_units::Bytes;
 use tokio::sync::broadcast;
 
@@ -14,12 +14,15 @@ use super::absent::Absent;
 use super::import;
 use super::machine::Watched;
 use super::plugged::Unheard;
+use super::reserving::{AsKubelet, ruled};
 use super::{Allocations, EVENTS};
 use crate::decisions::{Decisions, Recorder};
 use crate::metrics::Metrics;
-use crate::record::former::Former;
+use crate::record::{self, former::Former};
+use crate::reservation::Reservation;
 use crate::settings::Settings;
 use oxalyst_planner::pods::{self, Rules, State};
+use oxalyst_planner::policy::INTERRUPT;
 use oxalyst_planner::rules::{self, RulesError};
 
 /// Why the allocator cannot start.
@@ -40,12 +43,26 @@ pub enum OpenError {
         online: CpuSet,
     },
     /// Reserving these would leave no CPU for pods.
-    #[error("reserved_cpus {reserved} leaves none of the online CPUs {online} for pods: reserve fewer")]
+    #[error(
+        "reserved_cpus {reserved} leaves none of the online CPUs {online} for pods, those of interrupt_cpus left out: reserve fewer"
+    )]
     ReservedAll {
         /// As given.
         reserved: CpuSet,
         /// What is online.
         online: CpuSet,
+    },
+    /// What the kubelet reserves is to be reserved, and has never been told.
+    #[error(
+        "reserved_cpus is \"kubelet\", and the meta-server has not told what the kubelet reserves: see the fact reserved.kubelet, \
+         and set kubelet.endpoint of meta-server"
+    )]
+    Unreserved,
+    /// CPUs are to serve interrupts and to be kept for the system.
+    #[error("interrupt_cpus and reserved_cpus both name CPUs {both}: name each in one of them")]
+    InterruptReserved {
+        /// Named in both.
+        both: CpuSet,
     },
     /// Memory is reserved of a NUMA node that does not have it.
     #[error(
@@ -86,13 +103,14 @@ impl OpenError {
             Self::Ledger(Unopened::Disk(e)) => is_of_the_disk(&e.source),
             // Its parents are made as well: where one still is not found, as in /proc, none can be.
             Self::Folder { source, .. } => source.kind() != io::ErrorKind::NotFound && is_of_the_disk(source),
-            Self::Commit(_) => true,
+            Self::Commit(_) | Self::Unreserved => true,
             Self::Ledger(_)
             | Self::MemoryReserved { .. }
             | Self::Machine(_)
             | Self::Rules(_)
             | Self::Root { .. }
-            | Self::ReservedAll { .. } => false,
+            | Self::ReservedAll { .. }
+            | Self::InterruptReserved { .. } => false,
         }
     }
 }
@@ -111,28 +129,43 @@ impl Allocations {
     ///
     /// # Errors
     /// [`OpenError`], one line each; some [can pass](OpenError::can_pass). Damage of the ledger is no error: it is reported, and what is sound is used.
-    pub fn open(settings: &Settings, mesh: &Mesh, decisions: &Decisions) -> Result<Self, OpenError> {
-        let watched = Watched::new(settings.common.host_root.clone());
-        let machine = discover(&watched.host_root)?;
-        let rules = rules::rules(&settings.rules())?;
-        let usable = rules.confine(&machine).into_owned();
-        if let Some(root) = rules.root.clone().filter(|_| usable.online().is_empty()) {
-            return Err(OpenError::Root { root, online: machine.online().clone() });
-        }
-        let reserved = rules::reserved(&settings.rules(), &usable)?;
-        if usable.online().is_subset(&reserved) {
-            return Err(OpenError::ReservedAll { reserved, online: usable.online().clone() });
-        }
+    pub fn open(
+        settings: &Settings,
+        mesh: &Mesh,
+        decisions: &Decisions,
+        reservation: Option<&Reservation>,
+    ) -> Result<Self, OpenError> {
+        let interrupt = rules::interrupt(&settings.rules())?;
+        let watched = Watched::new(settings.common.host_root.clone(), interrupt.clone());
+        let machine = watched.discover()?;
+        // Bad settings end it before the ledger is touched; what the kubelet reserved is in the ledger.
+        let (rules, reserved) = ruled(&settings.rules(), &machine, &interrupt)?;
         memory_is_there(&rules, &machine)?;
+        std::fs::create_dir_all(&settings.ledger_dir)
+            .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
+        let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
+        let told = reservation.map(|reservation| {
+            let recorded = || record::kubelet_reservation_of(ledger.records());
+            reservation.told().or_else(recorded).ok_or(OpenError::Unreserved)
+        });
+        let as_kubelet = told
+            .transpose()?
+            .map(|told| AsKubelet { settings: settings.rules_reserving(told.clone()), told });
+        let (rules, reserved) = match &as_kubelet {
+            Some(known) => ruled(&known.settings, &machine, &interrupt)?,
+            None => (rules, reserved),
+        };
         let absent = absent(&reserved, &machine);
         if !absent.is_empty() {
             tracing::warn!(%absent, online = %machine.online(), "reserved_cpus names CPUs that this machine does not have");
         }
-        mesh.facts
-            .set("reserved.absent", if absent.is_empty() { "none".to_owned() } else { absent.to_string() });
-        std::fs::create_dir_all(&settings.ledger_dir)
-            .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
-        let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
+        mesh.facts.set("reserved.absent", or_none(&absent));
+        let unknown = self::absent(&interrupt, &machine);
+        if !unknown.is_empty() {
+            tracing::warn!(absent = %unknown, online = %machine.online(), "interrupt_cpus names CPUs that this machine does not have");
+        }
+        mesh.facts.set("interrupt.absent", or_none(&unknown));
+        mesh.facts.set(super::machine::FACT, "ok");
         if let Some(dir) = &settings.import_katalyst_dir {
             import::take_over(&mut ledger, dir, (&machine, &rules, &reserved), &mesh.facts)?;
         }
@@ -148,12 +181,13 @@ impl Allocations {
             mesh.facts.clone(),
         );
         let mut allocations = Self {
-            state: state(&ledger, &machine, &rules, reserved),
+            state: state(&ledger, &machine, &rules, reserved, &interrupt),
             unheard: Unheard::read(&ledger),
             rules: Arc::new(rules),
             ledger,
             machine: Arc::new(machine),
             watched,
+            as_kubelet,
             unsaved: std::collections::BTreeMap::new(),
             absent: Absent::new(settings.absent_grace()),
             unmet: std::collections::BTreeMap::new(),
@@ -198,8 +232,12 @@ fn memory_is_there(rules: &Rules, machine: &Machine) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Reserved CPUs that are neither online nor offline.
-fn absent(reserved: &CpuSet, machine: &Machine) -> CpuSet {
+pub(super) fn or_none(cpus: &CpuSet) -> String {
+    if cpus.is_empty() { "none".to_owned() } else { cpus.to_string() }
+}
+
+/// CPUs that are neither online nor offline.
+pub(super) fn absent(reserved: &CpuSet, machine: &Machine) -> CpuSet {
     &(reserved - machine.online()) - machine.offline()
 }
 
@@ -223,11 +261,17 @@ fn take_over_former(
     Ok(())
 }
 
-fn state(ledger: &Ledger, machine: &Machine, rules: &Rules, reserved: CpuSet) -> State {
-    let (state, faults) = pods::record::load(ledger.records(), machine, rules, reserved);
+fn state(ledger: &Ledger, machine: &Machine, rules: &Rules, reserved: CpuSet, interrupt: &CpuSet) -> State {
+    let (mut state, faults) = pods::record::load(ledger.records(), machine, rules, reserved);
     for (key, error) in faults {
         // The pod, if it still runs, is in the runtime's list and is taken in anew from there.
         tracing::error!(key, %error, "a record cannot be understood and is passed over");
+    }
+    // Whatever was recorded, the setting counts; without any such CPU there is no such pool to be named.
+    if interrupt.is_empty() {
+        state.cpus.pools.remove(INTERRUPT);
+    } else {
+        state.cpus.pools.insert(INTERRUPT.to_owned(), interrupt.clone());
     }
     state
 }

@@ -90,7 +90,7 @@ impl Handler<ResizeContainer> for Allocations {
                     generation: self.ledger.generation(),
                     outcome: Some(orm::admit_reply::Outcome::Refused(wire::refusal(&refusal))),
                     changed: Vec::new(),
-                    pools: wire::pools(&self.state, &self.view()),
+                    pools: self.pools(),
                 }
             }
         })
@@ -222,7 +222,7 @@ impl Allocations {
         let placed = uid.and_then(|uid| wire::placement(&self.state, &self.view(), uid));
         let (changed, pools) = match event {
             Some(event) => (event.placed.clone(), event.pools.clone()),
-            None => (Vec::new(), wire::pools(&self.state, &self.view())),
+            None => (Vec::new(), self.pools()),
         };
         orm::AdmitReply {
             generation: self.ledger.generation(),

@@ -35,7 +35,8 @@ impl DoctorView {
         services: Vec<(&str, Result<Status, PeerError>)>,
         found: Result<DiagnoseReply, PeerError>,
     ) -> Self {
-        let mut findings: Vec<_> = services.into_iter().map(|(name, status)| service(name, status)).collect();
+        let mut findings: Vec<_> =
+            services.into_iter().flat_map(|(name, status)| found_in(name, status)).collect();
         match found {
             Ok(reply) => findings.extend(reply.findings.into_iter().map(FindingView::from)),
             Err(e) => findings.push(FindingView {
@@ -62,6 +63,21 @@ impl DoctorView {
         }
         table.render()
     }
+}
+
+/// Whether the service is well, and what its facts say that is not.
+fn found_in(name: &str, status: Result<Status, PeerError>) -> Vec<FindingView> {
+    let machine = status.as_ref().ok().and_then(|status| status.facts.get("machine")).cloned();
+    let machine = machine.filter(|told| told != "ok").map(|detail| FindingView {
+        check: "machine".to_owned(),
+        verdict: "fault".to_owned(),
+        detail,
+        remedy: Some(
+            "make /sys readable below common.host_root: until then CPUs that come or go are not noticed"
+                .to_owned(),
+        ),
+    });
+    std::iter::once(service(name, status)).chain(machine).collect()
 }
 
 fn service(name: &str, status: Result<Status, PeerError>) -> FindingView {
@@ -118,6 +134,22 @@ mod tests {
         let view = DoctorView::new(vec![], Ok(DiagnoseReply { findings: vec![finding] }));
         assert!(view.render(true).contains(&detail) && view.render(true).contains(&remedy));
         assert!(!view.render(false).contains(&detail), "the usual columns stay readable");
+    }
+
+    #[test]
+    fn a_machine_that_cannot_be_read_is_a_fault_of_its_own() {
+        let orm = |machine: &str| Status {
+            service: "orm".into(),
+            ready: true,
+            facts: [("machine".to_owned(), machine.to_owned())].into(),
+            ..Status::default()
+        };
+        let told = "unreadable since 2026-01-01T00:00:00Z: cpu/online";
+        let view = DoctorView::new(vec![("orm", Ok(orm(told)))], Ok(DiagnoseReply::default()));
+        assert_eq!((view.well, view.findings.len()), (false, 2));
+        assert!(view.render(false).contains(told), "{}", view.render(false));
+        let view = DoctorView::new(vec![("orm", Ok(orm("ok")))], Ok(DiagnoseReply::default()));
+        assert_eq!((view.well, view.findings.len()), (true, 1));
     }
 
     #[test]

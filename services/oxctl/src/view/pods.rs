@@ -53,6 +53,8 @@ pub(crate) struct PlacementView {
     pub(crate) since_unix_ms: i64,
     pub(crate) decided_by: String,
     pub(crate) flags: Vec<String>,
+    /// Labels that are kept with it.
+    pub(crate) kept_labels: BTreeMap<String, String>,
     pub(crate) sandbox_id: String,
     /// Containers that run elsewhere than the pod.
     pub(crate) containers: Vec<OwnPlaceView>,
@@ -291,6 +293,7 @@ impl From<PodPlacement> for PlacementView {
             since_unix_ms: placed.since_unix_ms,
             decided_by: placed.decided_by,
             flags: placed.flags,
+            kept_labels: placed.kept_labels.into_iter().collect(),
             sandbox_id: placed.sandbox_id,
             containers: placed
                 .containers
