@@ -23,6 +23,10 @@ use crate::target::Target;
 /// Name of the service: its socket, its settings, its metrics.
 pub const SERVICE: &str = "reporter";
 
+/// Why the object says nothing of CPU and memory for reclaimed pods, so that nobody waits for it to change.
+const RECLAIMED: &str =
+    "not published: how much pods may reclaim is for an advisor to say, and this node has none";
+
 /// Runs the service until it is asked to stop.
 ///
 /// # Errors
@@ -31,6 +35,7 @@ pub async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
     let bound = mesh.bind()?;
     let target = Target::of(&settings);
     mesh.facts.set("target", &target);
+    mesh.facts.set("reclaimed", RECLAIMED);
     let publisher = Publisher::new(&mesh, target, settings.spacing(), settings.check_period()).start();
     actix::spawn(observe::run(mesh, settings, publisher));
     bound.serve(Routes::default()).await?;

@@ -36,6 +36,16 @@ async fn the_object_is_written_to_the_run_folder_and_again_only_when_it_changes(
 }
 
 #[tokio::test]
+async fn a14_why_amounts_for_reclaimed_pods_never_change_is_told() {
+    let mut bench = Bench::start(&[]).await;
+    bench.published().await;
+    let told = bench.status_when("ready", |s| s.ready).await.facts["reclaimed"].clone();
+    assert!(told.starts_with("not published: ") && told.contains("advisor"), "{told}");
+    let text = std::fs::read_to_string(bench.run_dir.path().join("kcnr.yaml")).unwrap();
+    assert!(!text.contains("reclaimed"), "{text}");
+}
+
+#[tokio::test]
 async fn a_deleted_file_comes_back() {
     let mut bench = Bench::start(&["check_period_ms=1000".to_owned()]).await;
     bench.published().await;
