@@ -188,3 +188,49 @@ impl fmt::Debug for AtScrape {
 fn gauge(encoder: &mut MetricEncoder<'_>, count: usize) -> fmt::Result {
     encoder.encode_gauge(&i64::try_from(count).unwrap_or(i64::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::catalogue::Scope;
+    use crate::clock::{ManualClock, Now};
+    use crate::sample::{Cell, Reading};
+    use crate::store::Id;
+
+    fn container(id: &str, at: Now, removed: Option<Now>) -> Arc<Subject> {
+        let mut subject =
+            Subject::unknown(Scope::Container, Id { container_id: id.to_owned(), ..Id::default() });
+        let (place, _) = catalogue::find("mem.rss.container").unwrap();
+        *subject.cells.get_mut(place).unwrap() = Cell::default().after(Ok(Reading::level(1.0, at)));
+        subject.removed = removed;
+        Arc::new(subject)
+    }
+
+    #[test]
+    fn the_oldest_age_is_that_of_what_is_still_there() {
+        let clock = ManualClock::default();
+        let start = clock.now();
+        clock.advance(Duration::from_secs(7));
+        let newer = clock.now();
+        clock.advance(Duration::from_secs(3));
+        let ages = Ages { max_age: Duration::from_secs(15), withdrawal: Duration::from_secs(900) };
+        let shown = |removed| {
+            let store = Arc::new(Store::default());
+            store.publish(Snapshot {
+                unified: Some(true),
+                containers: vec![container("old", start, removed), container("new", newer, None)],
+                ..Snapshot::default()
+            });
+            let registry = Registry::default();
+            let clock: Arc<dyn Clock> = Arc::new(clock.clone());
+            PassMetrics::register(&registry, &store, &clock, ages);
+            let text = oxalyst_telemetry::encode(&registry);
+            let line = text.lines().find(|l| l.starts_with("oxalyst_metric_age_seconds{")).map(str::to_owned);
+            line.unwrap_or_else(|| panic!("{text}"))
+        };
+        assert!(shown(None).ends_with(" 10.0"), "{}", shown(None));
+        assert!(shown(Some(newer)).ends_with(" 3.0"), "whoever is gone gets no newer value");
+    }
+}

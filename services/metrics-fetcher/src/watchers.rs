@@ -48,13 +48,17 @@ pub struct Watcher {
     _room: OwnedSemaphorePermit,
 }
 
-/// What was delivered to one watcher: of each sample, by the hash of who it is, its time, quality and the round it was seen in.
+/// What was delivered to one watcher: of each sample, by the hash of who it is, its time, quality and whether it
+/// is gone, and the round it was seen in.
 #[derive(Debug, Default)]
 struct Told {
-    seen: HashMap<u64, (i64, i32, u64)>,
+    seen: HashMap<u64, (State, u64)>,
     hasher: RandomState,
     round: u64,
 }
+
+/// What makes a sample another one: when it was true, its quality, and whether its subject is gone.
+type State = (i64, i32, bool);
 
 // === impl Watchers ===
 
@@ -139,14 +143,15 @@ impl Watcher {
 impl Told {
     fn is_new(&mut self, s: &proto::Sample) -> bool {
         let key = self.hasher.hash_one((&s.metric, &s.container_id, &s.pod_uid, &s.cgroup, &s.instance));
-        let before = self.seen.insert(key, (s.time_unix_ns, s.quality, self.round));
-        before.is_none_or(|(time, quality, _)| (time, quality) != (s.time_unix_ns, s.quality))
+        let state = (s.time_unix_ns, s.quality, s.removed);
+        let before = self.seen.insert(key, (state, self.round));
+        before.is_none_or(|(before, _)| before != state)
     }
 
     /// Whoever was in none of the lists since the last whole one is gone.
     fn forget(&mut self) {
         let round = self.round;
-        self.seen.retain(|_, (_, _, seen)| *seen == round);
+        self.seen.retain(|_, (_, seen)| *seen == round);
     }
 }
 
@@ -182,6 +187,17 @@ mod tests {
         (changed[0], changed[3]) = (sample("node", 12.0, 2), sample("device", 22.0, 2));
         assert_eq!(news(2, changed.clone()), [12.0, 22.0], "six and two are eight");
         assert!(news(3, changed).is_empty());
+    }
+
+    #[test]
+    fn that_the_subject_of_a_stale_value_is_gone_is_news() {
+        let mut watcher = Watchers::new(1).join().unwrap();
+        let stale = proto::Sample { quality: proto::Quality::Stale.into(), ..sample("a", 1.0, 1) };
+        assert!(watcher.next(1, &answer(vec![stale.clone()])).is_some());
+        let gone = proto::Sample { removed: true, ..stale };
+        let told = watcher.next(2, &answer(vec![gone.clone()])).unwrap();
+        assert!(told.samples[0].removed);
+        assert!(watcher.next(3, &answer(vec![gone])).is_none());
     }
 
     #[test]

@@ -338,6 +338,29 @@ async fn m15_with_four_threads_lost_who_comes_is_let_alone_and_the_rest_is_read_
     world.until("c5", RSS, fresh).await;
 }
 
+/// As [`m15_four_threads_are_given_up_and_no_more`], with a folder in the place of the fifth file.
+#[tokio::test]
+async fn m15_a_listing_that_hangs_as_the_fifth_stops_the_pass_until_it_ends() {
+    let mut world = World::start();
+    world.until("c0", RSS, fresh).await;
+    for n in 1..=4 {
+        world.hanging(&format!("c{n}"));
+        world.until(&format!("c{n}"), RSS, |s| s.reason.contains("given up")).await;
+    }
+    let before = world.until("c0", RSS, fresh).await;
+    world.until("c0", RSS, |s| fresh(s) && s.cycle > before.cycle).await;
+    let folder = world.dir.path().join("host/sys/fs/cgroup/kubepods/burstable/podstuck");
+    let stuck = match Stuck::mount(folder) {
+        Ok(stuck) => stuck,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let late = world.until("c0", RSS, |s| s.quality() == Quality::Stale).await;
+    assert!(late.value.is_some() && late.reason.contains("deadline"), "{late:?}");
+    assert_eq!(world.readers(), 5);
+    drop(stuck);
+    world.until("c0", RSS, |s| fresh(s) && s.cycle > late.cycle).await;
+}
+
 #[tokio::test]
 async fn m15_four_threads_are_given_up_and_no_more() {
     let mut world = World::start_with_nothing_open();

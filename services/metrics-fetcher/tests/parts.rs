@@ -83,6 +83,25 @@ fn each_cpu_and_numa_node_has_its_own_usage_over_two_seconds_or_more() {
 }
 
 #[test]
+fn m03_no_more_cpu_is_told_than_there_is_and_that_says_so() {
+    let mut world = World::new(Layout::V2);
+    world.fixture.proc_stat(&[100, 100]).unwrap();
+    world.tick(1);
+    // 201 and 200 hundredths of a second in 2 s: the file counts in steps.
+    world.fixture.proc_stat(&[301, 300]).unwrap();
+    world.tick(2);
+    let told = |metric| {
+        let samples = world.all(metric).into_iter();
+        samples.map(|s| (s.value.unwrap(), s.quality())).collect::<Vec<_>>()
+    };
+    assert_eq!(told("cpu.usage.ratio.cpu"), [(1.0, Quality::Clamped), (1.0, Quality::Fresh)]);
+    assert_eq!(told("cpu.usage.ratio.system"), [(1.0, Quality::Clamped)]);
+    assert_eq!(told("cpu.usage.system"), [(2.0, Quality::Clamped)]);
+    assert_eq!(told("cpu.usage.numa"), [(1.0, Quality::Clamped), (1.0, Quality::Fresh)]);
+    assert_eq!(told("cpu.usage.numa.avg"), [(1.0, Quality::Clamped), (1.0, Quality::Fresh)]);
+}
+
+#[test]
 fn devices_and_interfaces_are_told_by_name_and_their_rates_from_the_second_reading_on() {
     let mut world = World::new(Layout::V1);
     world.tick(1);

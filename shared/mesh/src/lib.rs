@@ -5,6 +5,7 @@
 
 mod bind;
 mod connect;
+mod connections;
 mod http;
 mod introspection;
 mod process;
@@ -47,6 +48,7 @@ pub struct Mesh {
     /// Its metrics.
     pub registry: Registry,
     http_listen: Option<std::net::SocketAddr>,
+    limits: connections::Limits,
 }
 
 // === impl Mesh ===
@@ -64,6 +66,11 @@ impl Mesh {
             facts: Facts::default(),
             registry: Registry::default(),
             http_listen: settings.http_listen,
+            limits: connections::Limits {
+                // None at all would be a process that nobody can ask.
+                most: settings.max_connections.clamp(1, 65_536) as usize,
+                ping: std::time::Duration::from_millis(settings.ping_period_ms.clamp(100, 3_600_000)),
+            },
         }
     }
 }

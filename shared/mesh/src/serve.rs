@@ -2,12 +2,10 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use axum::Router;
-use axum::serve::Listener;
 use tokio::sync::watch;
 use tonic::service::Routes;
 
-use crate::{Bound, Mesh, http};
+use crate::{Bound, Mesh, connections, http};
 
 /// How long open calls may take to end once the process is asked to stop. Streams never end by themselves.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -34,12 +32,13 @@ impl Bound {
         let everything = grpc.prepare().into_axum_router().merge(web.clone());
 
         let (stopping, stopped) = watch::channel(false);
-        let mut tasks = vec![tokio::spawn(accept(listener, everything, stopped.clone()))];
+        let mut tasks =
+            vec![tokio::spawn(connections::serve(listener, everything, mesh.limits, stopped.clone()))];
         if let Some(address) = mesh.http_listen {
             let listener = tokio::net::TcpListener::bind(address).await.map_err(|e| {
                 io::Error::new(e.kind(), format!("cannot listen on common.http_listen {address}: {e}"))
             })?;
-            tasks.push(tokio::spawn(accept(listener, web, stopped)));
+            tasks.push(tokio::spawn(connections::serve(listener, web, mesh.limits, stopped)));
         }
         tracing::info!(service = mesh.service, version = mesh.version, "serving");
         stop.await;
@@ -55,20 +54,6 @@ impl Bound {
         // Only now may a successor take the socket.
         drop(lock);
         Ok(())
-    }
-}
-
-async fn accept<L>(listener: L, router: Router, mut stop: watch::Receiver<bool>)
-where
-    L: Listener,
-    L::Addr: std::fmt::Debug,
-{
-    let until = async move {
-        // An error means that the sender is gone, which is a stop as well.
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
-    if let Err(e) = axum::serve(listener, router).with_graceful_shutdown(until).await {
-        tracing::error!(error = %e, "a listener ended");
     }
 }
 

@@ -19,6 +19,11 @@ pub struct Common {
     pub otlp_endpoint: Option<String>,
     /// TCP address that serves `/livez`, `/readyz` and `/metrics` besides the unix socket; absent: none.
     pub http_listen: Option<SocketAddr>,
+    /// How many connections may be open at once, at the unix socket and at `http_listen` each (1..=65536); more are closed.
+    pub max_connections: u32,
+    /// How often clients are asked whether they live, in ms (100..=3600000). A connection from which nothing came for three times
+    /// as long is ended, also one of HTTP/1 that asks nothing.
+    pub ping_period_ms: u64,
 }
 
 /// How a log line is written.
@@ -48,12 +53,22 @@ impl Default for Common {
             log_format: LogFormat::Text,
             otlp_endpoint: None,
             http_listen: None,
+            max_connections: 256,
+            ping_period_ms: 20_000,
         }
     }
 }
 
 impl Common {
     /// The keys that `OXALYST_<KEY>` sets for every service at once.
-    pub(crate) const KEYS: [&'static str; 6] =
-        ["run_dir", "host_root", "log", "log_format", "otlp_endpoint", "http_listen"];
+    pub(crate) const KEYS: [&'static str; 8] = [
+        "run_dir",
+        "host_root",
+        "log",
+        "log_format",
+        "otlp_endpoint",
+        "http_listen",
+        "max_connections",
+        "ping_period_ms",
+    ];
 }

@@ -1,6 +1,7 @@
 //! Which values can be, by unit: what a source says beyond is a fault of the source.
 
-use super::{Metric, Unit};
+use super::{Kind, Metric, Told, Unit, take};
+use crate::contents::Contents;
 
 /// Counters of 64 bits end here with a sign; no machine has counted so far.
 pub(crate) const COUNTER_END: f64 = 9_223_372_036_854_775_808.0;
@@ -33,6 +34,16 @@ impl Metric {
     /// Whether it can have that value. What a source says beyond it is a fault of the source, and no reading.
     pub fn can_be(&self, value: f64) -> bool {
         (0.0..=self.unit.most()).contains(&value)
+    }
+
+    /// The most that there is of a rate made of counters: a share of the time is 1 at most, and what CPUs did no more than there
+    /// are CPUs. `contents` are those of the file that the counter stands in, where it comes from one.
+    pub(crate) fn most_growth(&self, contents: Option<&Contents>) -> f64 {
+        match (self.unit, self.kind, contents.map(take::cpus)) {
+            (Unit::Ratio, ..) => 1.0,
+            (Unit::Cores, Kind::Ticks, Some(Told::Value(cpus))) => cpus,
+            _ => self.unit.most(),
+        }
     }
 }
 

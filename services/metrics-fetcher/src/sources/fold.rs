@@ -164,7 +164,8 @@ impl Fold {
                 }
                 _ if field.kind.is_rate() => {
                     let of = Counter { identity, value, at: dated.counted_at };
-                    growth(metric, field.kind, cell, counter, Reading::level(value, dated.at), of)
+                    let reading = Reading::level(value, dated.at);
+                    growth(metric, field.kind, cell, counter, reading, of, metric.most_growth(None))
                 }
                 _ => level(metric, cell, Reading::level(value, dated.at)),
             };

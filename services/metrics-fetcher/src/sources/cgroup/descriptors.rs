@@ -10,8 +10,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::errand::Progress;
 
-/// Left to sockets, logs and the like.
-const RESERVE: u64 = 128;
+/// Left to connections (`common.max_connections` are 256 where nothing else is said), logs and the like.
+const RESERVE: u64 = 384;
 /// More are never kept: about 2,000 containers with all files of either version.
 const MOST: u64 = 65_536;
 /// Passes between attempts to open a file that could not be opened, at most; it doubles up to this.

@@ -126,7 +126,8 @@ pub(super) fn fill(
     match base {
         Some(base) => {
             let counter = Counter { identity, value: reading.value, at: reading.at };
-            growth(metric, metric.kind, cell, base, reading, counter)
+            let most = metric.most_growth(contents.as_ref().ok());
+            growth(metric, metric.kind, cell, base, reading, counter, most)
         }
         None => level(metric, cell, reading),
     }
@@ -142,7 +143,8 @@ pub(crate) fn level(metric: &Metric, cell: &Cell, reading: Reading) -> Cell {
 }
 
 /// A cell after a reading of a counter. One that no counter can have, and one that makes a rate that cannot be, are no reading:
-/// the one before stays the base.
+/// the one before stays the base. A rate beyond what there is at `most` is brought to that: the counter and the clock are read
+/// one after the other, and the counter grows in steps.
 pub(crate) fn growth(
     metric: &Metric,
     kind: Kind,
@@ -150,6 +152,7 @@ pub(crate) fn growth(
     base: &mut Option<Counter>,
     reading: Reading,
     counter: Counter,
+    most: f64,
 ) -> Cell {
     if !(0.0..COUNTER_END).contains(&counter.value) {
         return cell.after(Err(Absent::OutOfRange(counter.value)));
@@ -169,7 +172,9 @@ pub(crate) fn growth(
         Rate::TooClose if cell.last.is_none() => cell.after(Err(Absent::FirstReading)),
         Rate::TooClose => cell.clone(),
         Rate::PerSecond { value, interval } => {
-            cell.after(Ok(Reading { value, interval_s: interval.as_secs_f32(), ..reading }))
+            let clamped = reading.clamped || value > most;
+            let interval_s = interval.as_secs_f32();
+            cell.after(Ok(Reading { value: value.min(most), interval_s, clamped, ..reading }))
         }
     }
 }
