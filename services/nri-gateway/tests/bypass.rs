@@ -19,7 +19,7 @@ use oxalyst_cgroups::fixture::Layout;
 use oxalyst_cgroups::{CgroupPath, Controller, read_text, write_text};
 use oxalyst_nri::runtime::{RuntimeOptions, RuntimeSession};
 use support::bypass::{Plain, listed};
-use support::node::{Node, container, pod};
+use support::node::{Node, container, pod, running};
 use support::until;
 use tokio::net::UnixListener;
 
@@ -272,6 +272,50 @@ async fn k6_without_a_runtime_it_goes_past_it_visibly_and_comes_back_by_itself()
     fixture.set(Controller::Cpuset, &path, "cpuset.cpus", "0\n").unwrap();
     node.runs_on("kubepods/podd/d1", "3").await;
     assert_eq!(runtime.cgroups.calls().len(), told);
+}
+
+/// A runtime that hangs takes connections all the same, for the kernel does.
+#[actix::test]
+async fn a_runtime_that_hangs_is_gone_past_within_one_attempt() {
+    let mut node = Plain::new(Mode::Auto);
+    let fixture = node.tree(Layout::V1, &["kubepods/podd/d1"]);
+    let path = CgroupPath::new("kubepods/podd/d1").unwrap();
+    node.meta.set(vec![listed("d", "dedicated_cores", "d1")]);
+    let listener = UnixListener::bind(&node.settings.nri_socket).unwrap();
+    node.start();
+    let (socket, _) = listener.accept().await.unwrap();
+    node.runs_on("kubepods/podd/d1", "3").await;
+    node.mode("bypass").await;
+    fixture.set(Controller::Cpuset, &path, "cpuset.cpus", "0\n").unwrap();
+    node.runs_on("kubepods/podd/d1", "3").await;
+    let again = tokio::time::timeout(std::time::Duration::ZERO, listener.accept()).await;
+    assert!(again.is_err(), "the first attempt had failed by then");
+    drop(socket);
+}
+
+#[actix::test]
+async fn a_runtime_that_takes_the_gateway_in_and_hangs_is_gone_past_until_it_goes_on() {
+    let mut node = Plain::new(Mode::Auto);
+    let fixture = node.tree(Layout::V1, &["kubepods/podd/d1"]);
+    let path = CgroupPath::new("kubepods/podd/d1").unwrap();
+    node.meta.set(vec![listed("d", "dedicated_cores", "d1")]);
+    let runtime = Node::bare();
+    let listener = UnixListener::bind(&node.settings.nri_socket).unwrap();
+    node.start();
+    let (socket, _) = listener.accept().await.unwrap();
+    let mut session = RuntimeSession::start(socket, runtime.cgroups.clone(), RuntimeOptions::default());
+    session.registered().await.unwrap();
+    node.runs_on("kubepods/podd/d1", "3").await;
+    node.mode("bypass").await;
+    fixture.set(Controller::Cpuset, &path, "cpuset.cpus", "0\n").unwrap();
+    node.runs_on("kubepods/podd/d1", "3").await;
+
+    session.configure("containerd", "v2.4.0").await.unwrap();
+    session.synchronize(vec![pod("d", "dedicated_cores")], vec![running("d", "d1")]).await.unwrap();
+    node.mode("nri").await;
+    // Whoever is to mend now is the session alone.
+    fixture.set(Controller::Cpuset, &path, "cpuset.cpus", "0\n").unwrap();
+    until("the runtime is told", async || (!runtime.cgroups.calls().is_empty()).then_some(())).await;
 }
 
 #[actix::test]

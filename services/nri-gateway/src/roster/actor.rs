@@ -62,6 +62,11 @@ pub struct RefusedAgain {
 #[rtype(result = "()")]
 pub struct StopSandbox(pub String);
 
+/// Whether any of these pods, by UID and the sandbox that ended, has another sandbox that goes on.
+#[derive(Debug, Message)]
+#[rtype(result = "bool")]
+pub struct HaveSuccessor(pub Vec<(String, String)>);
+
 /// A sandbox is removed, with its containers.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -240,6 +245,7 @@ answers! {
     RefusedBefore => |roster, RefusedBefore(id)| roster.refused_before(&id);
     RefusedAgain => |roster, RefusedAgain { sandbox_id, message }| roster.refused_again(&sandbox_id, message);
     StopSandbox => |roster, StopSandbox(id)| roster.stop_sandbox(&id);
+    HaveSuccessor => |roster, HaveSuccessor(ended)| roster.have_successor(&ended);
     RemoveSandbox => |roster, RemoveSandbox(id)| roster.remove_sandbox(&id);
     RemoveContainer => |roster, RemoveContainer(id)| roster.remove_container(&id);
     Create => |roster, Create { container, pod_uid, cpuset, by_policy, born }|
