@@ -23,8 +23,7 @@ use oxalyst_topology::CpuSet;
 pub use actor::{
     Applied, CheckStart, Create, Ended, HaveSuccessor, Holds, Listing, Moved, Observed, Others, PutSandbox,
     RefreshSandbox, Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported,
-    Resized, Resynchronise, SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize,
-    Troubles, Wrote,
+    Resized, Resynchronise, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Troubles, Wrote,
 };
 pub use born::Born;
 pub use claims::{Claims, Idle};

@@ -181,11 +181,6 @@ pub struct Reported {
 #[rtype(result = "Taken")]
 pub struct TakeCensus(pub Census);
 
-/// Nobody is going to tell more of these pods.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct SettleUnknown(pub Vec<String>);
-
 /// Everything that the runtime holds.
 #[derive(Debug, Message)]
 #[rtype(result = "RuntimeSnapshot")]
@@ -263,7 +258,6 @@ answers! {
     Others => |roster, Others { pod_uid, container }| roster.others(&pod_uid, &container);
     Reported => |roster, Reported { reports, whole }| roster.reported(reports, &whole);
     TakeCensus => |roster, TakeCensus(census)| roster.take_census(census);
-    SettleUnknown => |roster, SettleUnknown(uids)| roster.settle_unknown(&uids);
     Holds => |roster, Holds| roster.holds();
     Ended => |roster, Ended(ids)| roster.ended(&ids);
     ToClaim => |roster, ToClaim| roster.claims();
