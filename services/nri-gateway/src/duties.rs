@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::kernel::Kernel;
 use crate::metrics::Metrics;
 use crate::orm::{Orm, OrmError};
-use crate::roster::{Ended, Roster, ToClaim};
+use crate::roster::{Ended, HaveSuccessor, Roster, ToClaim};
 
 /// Releases that may wait. What does not fit is found by the orm, which frees pods that are no longer listed.
 const WAITING: usize = 4096;
@@ -138,6 +138,14 @@ pub async fn perform(
         while let Ok(release) = outlet.releases.try_recv() {
             queue(&mut waiting, release, &outlet.unheard);
         }
+        if *synchronised.borrow() && has_successor(&roster, &waiting).await {
+            list_is_due = true;
+            if let Err(e) = reconcile(&orm, &roster, &kernel).await {
+                tracing::debug!(error = %e, waiting = waiting.len(), "releases wait");
+                continue;
+            }
+            list_is_due = false;
+        }
         if let Err(e) = release_all(&orm, &mut waiting, &outlet.unheard).await {
             tracing::debug!(error = %e, waiting = waiting.len(), "releases wait");
         } else if let Err(e) = resize_all(&orm, &mut resizes).await {
@@ -166,6 +174,16 @@ fn queue(
 
 fn heard(unheard: &watch::Sender<usize>) {
     unheard.send_modify(|count| *count = count.saturating_sub(1));
+}
+
+/// Whether a pod whose sandbox ended has another one by now. The orm may not have heard of it, for it was away when it came, and
+/// would give away what runs: it is told the whole list first, and then that the older one has ended.
+async fn has_successor(roster: &Addr<Roster>, waiting: &VecDeque<ReleasePodRequest>) -> bool {
+    if waiting.is_empty() {
+        return false;
+    }
+    let of = |release: &ReleasePodRequest| (release.pod_uid.clone(), release.sandbox_id.clone());
+    roster.send(HaveSuccessor(waiting.iter().map(of).collect())).await.unwrap_or_default()
 }
 
 async fn release_all(

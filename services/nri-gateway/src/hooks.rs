@@ -28,6 +28,7 @@ use tokio::sync::watch;
 use crate::adjustment::{Dialect, Runtime};
 use crate::diagnosis::Diagnosis;
 use crate::duties::{Duties, reconcile};
+use crate::hands::{Hands, Turn};
 use crate::kernel::Kernel;
 use crate::mender::Nudge;
 use crate::metrics::Metrics;
@@ -40,13 +41,13 @@ use crate::roster::{
     Born, Entrance, Moved, Phase, PutSandbox, RefreshSandbox, RemoveContainer, RemoveSandbox, Replace,
     Resynchronise, Roster, StopSandbox, ToCheck,
 };
-use crate::session::Synchronised;
+use crate::session::{Progress, Synchronised};
 use crate::settings::Settings;
 use crate::translate;
 use crate::updates::Updates;
 
-/// For the reconciliation within Synchronize; with the pass over the kernel's files it stays below the runtime's 2 s.
-const RECONCILE_DEADLINE: Duration = Duration::from_secs(1);
+/// For a round of bypass mode to end before Synchronize is answered; with what follows it stays below the runtime's 2 s.
+const TURN_DEADLINE: Duration = Duration::from_millis(500);
 
 /// For the pass over the kernel's files within Synchronize, and before a start.
 const LOOK_DEADLINE: Duration = Duration::from_millis(500);
@@ -79,7 +80,7 @@ pub struct HooksContext {
     pub calls: Calls,
     /// Hears what stands in the way.
     pub diagnosis: Diagnosis,
-    /// How many of [`NEWER`] are asked for: one less each time that a runtime may have refused the last of them.
+    /// How many of [`NEWER`] are asked for: one less each time that this runtime may have refused the last of them.
     pub newer_events: Arc<AtomicUsize>,
 }
 
@@ -87,26 +88,42 @@ pub struct HooksContext {
 #[derive(Debug)]
 pub struct Hooks {
     context: HooksContext,
+    hands: Hands,
+    /// From Synchronize on, until this session has ended: nothing is written past it. A runtime that never gets so far, for it
+    /// hangs, keeps nobody from what it does not do.
+    turn: Option<Turn>,
     runtime: String,
     refused_at: Stage,
     dialect: Dialect,
     updates: Updates,
-    synchronised: watch::Sender<Option<Synchronised>>,
+    progress: watch::Sender<Progress>,
 }
 
 // === impl Hooks ===
 
 impl Hooks {
-    /// For a session; `synchronised` hears of the end of Synchronize.
-    pub fn new(context: HooksContext, synchronised: watch::Sender<Option<Synchronised>>) -> Self {
+    /// For a session; `progress` hears how far it has come.
+    pub fn new(context: HooksContext, hands: Hands, progress: watch::Sender<Progress>) -> Self {
         Self {
             context,
+            hands,
+            turn: None,
             runtime: String::new(),
             refused_at: Stage::default(),
             dialect: Dialect::default(),
             updates: Updates::default(),
-            synchronised,
+            progress,
         }
+    }
+
+    async fn take_turn(&mut self) -> Result<(), Status> {
+        if self.turn.is_none() {
+            let turn = tokio::time::timeout(TURN_DEADLINE, self.hands.for_session()).await;
+            let late =
+                |_| Status::new(Code::Unavailable, "oxalyst: a round of bypass mode has not ended yet");
+            self.turn = Some(turn.map_err(late)?);
+        }
+        Ok(())
     }
 
     async fn timed<T>(
@@ -134,12 +151,15 @@ impl Plugin for Hooks {
         };
         self.runtime = format!("{} {}", request.runtime_name, request.runtime_version).trim().to_owned();
         let newer = NEWER.get(..self.context.newer_events.load(Ordering::Relaxed)).unwrap_or(&NEWER);
+        self.progress.send_replace(Progress::Configured);
         Ok(ConfigureResponse { events: mask_for(&request, newer) })
     }
 
     async fn synchronize(&mut self, list: Inventory) -> Result<Vec<api::ContainerUpdate>, Status> {
+        self.progress.send_replace(Progress::Lists);
+        self.take_turn().await?;
         let (changes, listed) = self.timed("Synchronize", self.context.synchronise(list)).await?;
-        self.synchronised.send_replace(Some(Synchronised {
+        self.progress.send_replace(Progress::Synchronised(Synchronised {
             runtime: self.runtime.clone(),
             listed,
             pinned: changes.len(),
@@ -253,12 +273,9 @@ impl HooksContext {
             listed.map(|c| (Born::of(&c), c)).map(|(b, c)| (translate::container(c), b)).collect();
         let listed = (sandboxes.len(), containers.len());
         self.ask(Replace { sandboxes, containers }).await?;
-        match tokio::time::timeout(RECONCILE_DEADLINE, reconcile(&self.orm, &self.roster, &self.kernel)).await
-        {
-            Ok(Ok(())) => {}
-            // Due again as soon as the session counts as synchronised; the mender then brings what differs.
-            Ok(Err(e)) => tracing::warn!(reason = %e, "synchronised without the orm"),
-            Err(_) => tracing::warn!("synchronised without the orm: it did not reconcile in time"),
+        // Without its answer: due again as soon as the session counts as synchronised; the mender then brings what differs.
+        if let Err(e) = self.reconcile().await {
+            tracing::warn!(reason = %e, "synchronised without the orm");
         }
         let due = self.ask(ToCheck { everything: true }).await?;
         let seen = match self.kernel.read(due.checks, LOOK_DEADLINE).await {
@@ -276,13 +293,26 @@ impl HooksContext {
         Ok((changes, listed))
     }
 
+    async fn reconcile(&self) -> Result<(), OrmError> {
+        if self.orm.is_suspended() {
+            return Err(OrmError::Suspended);
+        }
+        let deadline = self.settings.hook_deadline();
+        let told = tokio::time::timeout(deadline, reconcile(&self.orm, &self.roster, &self.kernel)).await;
+        told.unwrap_or(Err(OrmError::Late(deadline)))
+    }
+
     async fn run_sandbox(&self, sandbox: Sandbox, refused_at: Stage) -> Result<(), Status> {
         let entrance = match self.admit_sandbox(&sandbox).await {
             Ok(entrance) => entrance,
             Err(refused) if refused_at == Stage::Container => Entrance::Refused(refused.message),
             Err(refused) => return Err(refused),
         };
+        let by_policy = entrance == Entrance::ByPolicy;
         let noted = self.ask(PutSandbox { sandbox, entrance }).await;
+        if by_policy {
+            self.duties.reconcile();
+        }
         // Not even a gateway that is stopping may refuse a sandbox of a runtime that is harmed by it.
         if refused_at == Stage::Container { Ok(()) } else { noted }
     }
@@ -305,7 +335,7 @@ impl HooksContext {
     /// Gives what is left of the hook's deadline.
     async fn releases_first(&self) -> Duration {
         let (since, deadline) = (Instant::now(), self.settings.hook_deadline());
-        if *self.orm.streaming().borrow() {
+        if *self.orm.streaming().borrow() && !self.orm.is_suspended() {
             self.duties.all_heard(deadline / 3).await;
         }
         deadline.saturating_sub(since.elapsed())

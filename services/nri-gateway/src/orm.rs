@@ -106,6 +106,11 @@ impl Orm {
         self.streaming.subscribe()
     }
 
+    /// Whether it is not asked, until it answers a probe.
+    pub fn is_suspended(&self) -> bool {
+        self.health.is_suspended()
+    }
+
     /// Asks for a pod.
     ///
     /// # Errors

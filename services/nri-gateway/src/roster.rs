@@ -21,10 +21,9 @@ use oxalyst_proto::runtime::v1::{Container, Sandbox};
 use oxalyst_topology::CpuSet;
 
 pub use actor::{
-    Applied, CheckStart, Create, Ended, Holds, Listing, Moved, Observed, Others, PutSandbox, RefreshSandbox,
-    Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported, Resized,
-    Resynchronise, SettleUnknown, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Troubles,
-    Wrote,
+    Applied, CheckStart, Create, Ended, HaveSuccessor, Holds, Listing, Moved, Observed, Others, PutSandbox,
+    RefreshSandbox, Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported,
+    Resized, Resynchronise, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Troubles, Wrote,
 };
 pub use born::Born;
 pub use claims::{Claims, Idle};
@@ -186,6 +185,14 @@ impl Roster {
         if let Some(lodging) = self.sandboxes.get_mut(id) {
             lodging.stopped = true;
         }
+    }
+
+    fn have_successor(&self, ended: &[(String, String)]) -> bool {
+        let goes_on = |lodging: &&Lodging| !lodging.stopped && lodging.refusal().is_none();
+        let ended: BTreeMap<_, _> = ended.iter().map(|(uid, id)| (uid.as_str(), id.as_str())).collect();
+        let is_other =
+            |own: &Sandbox| ended.get(own.pod_uid.as_str()).is_some_and(|id| *id != own.sandbox_id);
+        self.sandboxes.values().filter(goes_on).any(|lodging| is_other(&lodging.sandbox))
     }
 
     fn remove_sandbox(&mut self, id: &str) {

@@ -44,6 +44,20 @@ pub struct Synchronised {
     pub updates: Updates,
 }
 
+/// How far a session has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Progress {
+    /// The runtime has said nothing.
+    #[default]
+    Begun,
+    /// It was told which events are asked for. It does not say whether it knows them all.
+    Configured,
+    /// It knows them, for it told what runs.
+    Lists,
+    /// It was answered that.
+    Synchronised(Synchronised),
+}
+
 /// What all sessions share.
 #[derive(Debug)]
 pub struct SessionContext {
@@ -85,6 +99,8 @@ enum SessionError {
     NotSynchronised,
     #[error("{0}")]
     Ended(Arc<TrunkError>),
+    #[error("the runtime ended the session at the answer to Configure: {0}")]
+    Unwanted(Arc<TrunkError>),
 }
 
 /// Keeps a session for ever.
@@ -93,9 +109,14 @@ pub async fn run(context: SessionContext, condition: Condition) {
     let socket = context.hooks.settings.nri_socket.clone();
     let mut sessions: u64 = 0;
     let mut last = String::new();
+    let mut last_file = None;
     context.facts.set("reconnects", 0);
     loop {
         let file = identity(&socket);
+        if std::mem::replace(&mut last_file, file) != file {
+            // Another runtime, or another version of it.
+            context.hooks.newer_events.store(NEWER.len(), Ordering::Relaxed);
+        }
         let since = Instant::now();
         let end = match once(&context, &condition, &mut last, sessions).await {
             Ok(end) => end,
@@ -118,8 +139,7 @@ pub async fn run(context: SessionContext, condition: Condition) {
             context.hooks.metrics.reconnects.inc();
             context.facts.set("reconnects", sessions);
         }
-        if let SessionError::Ended(_) | SessionError::NotSynchronised = end
-            && !was_synchronised
+        if let SessionError::Unwanted(_) = end
             && let Ok(before) =
                 context
                     .hooks
@@ -129,14 +149,17 @@ pub async fn run(context: SessionContext, condition: Condition) {
             let event = NEWER.get(before.saturating_sub(1));
             tracing::info!(
                 ?event,
-                "the session ended before it was synchronised: does not ask for this event again"
+                "the runtime ended the session when it was asked for this event: it is not asked for again"
             );
         }
         let mut reason = end.to_string();
         let connects = match &end {
             SessionError::Connect { .. } => Some(false),
             SessionError::Owned { .. } => None,
-            SessionError::Register(_) | SessionError::NotSynchronised | SessionError::Ended(_) => Some(true),
+            SessionError::Register(_)
+            | SessionError::NotSynchronised
+            | SessionError::Ended(_)
+            | SessionError::Unwanted(_) => Some(true),
         };
         if let Some(why) = context.hooks.diagnosis.failed(&reason, connects).await {
             reason = format!("{reason}; {why}");
@@ -149,7 +172,10 @@ pub async fn run(context: SessionContext, condition: Condition) {
             tracing::warn!(%reason, "no session with the container runtime");
             last = reason;
         }
-        backoff.succeeded_for(since.elapsed());
+        // An attempt that took long and failed is no reason to try again at once.
+        if was_synchronised {
+            backoff.succeeded_for(since.elapsed());
+        }
         if wait(&socket, file, backoff.next_delay()).await {
             backoff.reset();
         }
@@ -171,17 +197,26 @@ async fn once(
         socket: settings.nri_socket.display().to_string(),
         source,
     })?;
-    // Until this session ends nothing is written past it.
-    let _turn = context.hands.for_session().await;
-    let (tell, mut told) = watch::channel(None);
-    let session = PluginSession::start(socket, Hooks::new(context.hooks.clone(), tell));
+    let (tell, mut told) = watch::channel(Progress::default());
+    let hooks = Hooks::new(context.hooks.clone(), context.hands.clone(), tell);
+    let session = PluginSession::start(socket, hooks);
     session.register(&settings.plugin_name, &settings.plugin_index, REGISTER_DEADLINE).await?;
-    let sync = tokio::select! {
-        sync = told.wait_for(Option::is_some) => sync.ok().and_then(|s| s.clone()),
-        reason = session.ended() => return Err(SessionError::Ended(reason)),
+    let synchronised = told.wait_for(|progress| matches!(progress, Progress::Synchronised(_)));
+    let ended = tokio::select! {
+        _ = synchronised => None,
+        reason = session.ended() => Some(reason),
         () = tokio::time::sleep(SYNCHRONISE_DEADLINE) => None,
     };
-    let Some(sync) = sync else { return Err(SessionError::NotSynchronised) };
+    let progress = told.borrow().clone();
+    if let Some(reason) = ended {
+        let is_at_configure = progress == Progress::Configured;
+        return Err(if is_at_configure {
+            SessionError::Unwanted(reason)
+        } else {
+            SessionError::Ended(reason)
+        });
+    }
+    let Progress::Synchronised(sync) = progress else { return Err(SessionError::NotSynchronised) };
     let millis = since.elapsed().as_millis();
     tracing::info!(
         runtime = %sync.runtime,

@@ -19,7 +19,7 @@ use oxalyst_cgroups::fixture::Layout;
 use oxalyst_cgroups::{CgroupPath, Controller, read_text, write_text};
 use oxalyst_nri::runtime::{RuntimeOptions, RuntimeSession};
 use support::bypass::{Plain, listed};
-use support::node::{Node, container, pod};
+use support::node::{Node, container, pod, running};
 use support::until;
 use tokio::net::UnixListener;
 
@@ -73,6 +73,31 @@ async fn c08_c10_c13_pods_are_pinned_in_every_tree_by_every_driver_and_runtime()
     }
 }
 
+/// Waits for so many more comparisons of everything.
+async fn rounds(node: &Plain, more: usize) {
+    let count = || node.orm.log().iter().filter(|call| call.starts_with("reconcile")).count();
+    let before = count();
+    until("more comparisons of everything", async || (count() >= before + more).then_some(())).await;
+}
+
+#[actix::test]
+async fn a_pod_that_the_orm_knows_is_its_own_while_nobody_else_tells_of_it() {
+    let mut node = Plain::new(Mode::Bypass);
+    node.tree(Layout::V2, &["kubepods/podd/d1"]);
+    node.meta.set(vec![listed("d", "dedicated_cores", "d1")]);
+    node.start();
+    node.runs_on("kubepods/podd/d1", "3").await;
+    // The meta-server begins anew and knows nothing yet, and so does the gateway.
+    node.stop_first().await;
+    node.meta.set(vec![]);
+    node.start_gateway();
+    rounds(&node, 3).await;
+    assert_eq!(node.orm.cpus("d").as_deref(), Some("3"));
+    let log = node.orm.log();
+    assert!(log.last().unwrap().contains("cgroup-d"), "it is told as running: {log:?}");
+    assert!(!log.iter().any(|call| call.starts_with("release")), "{log:?}");
+}
+
 #[actix::test]
 async fn nothing_is_written_that_is_so_already() {
     let mut node = Plain::new(Mode::Bypass);
@@ -87,12 +112,7 @@ async fn nothing_is_written_that_is_so_already() {
     let file =
         fixture.dir(Controller::Cpuset, &CgroupPath::new("kubepods/poda/a1").unwrap()).join("cpuset.cpus");
     let before = fs::metadata(&file).unwrap().modified().unwrap();
-    let rounds = node.orm.log().iter().filter(|call| call.starts_with("reconcile")).count();
-    until("three more comparisons of everything", async || {
-        let now = node.orm.log().iter().filter(|call| call.starts_with("reconcile")).count();
-        (now >= rounds + 3).then_some(())
-    })
-    .await;
+    rounds(&node, 3).await;
     assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), before);
     assert_eq!(node.orm.log().iter().filter(|call| call.starts_with("admit")).count(), 1);
 }
@@ -113,6 +133,9 @@ async fn k7_a_container_nobody_told_of_follows_the_share_pool_and_is_marked_unti
         told.containers.iter().all(|c| !c.name.is_empty()),
         "a nameless one would stand beside the named"
     );
+    // However long that takes: taken in as it is, it would be nobody's, and dedicated to nothing.
+    rounds(&node, 3).await;
+    assert_eq!(node.orm.cpus("x"), None);
     node.meta.set(vec![listed("d", "dedicated_cores", "d1"), listed("x", "dedicated_cores", "x1")]);
     node.runs_on("kubepods/podx/x1", "2").await;
     until("the mark goes", async || node.applied("x1").await.filter(|x| x.marks.is_empty())).await;
@@ -272,6 +295,50 @@ async fn k6_without_a_runtime_it_goes_past_it_visibly_and_comes_back_by_itself()
     fixture.set(Controller::Cpuset, &path, "cpuset.cpus", "0\n").unwrap();
     node.runs_on("kubepods/podd/d1", "3").await;
     assert_eq!(runtime.cgroups.calls().len(), told);
+}
+
+/// A runtime that hangs takes connections all the same, for the kernel does.
+#[actix::test]
+async fn a_runtime_that_hangs_is_gone_past_within_one_attempt() {
+    let mut node = Plain::new(Mode::Auto);
+    let fixture = node.tree(Layout::V1, &["kubepods/podd/d1"]);
+    let path = CgroupPath::new("kubepods/podd/d1").unwrap();
+    node.meta.set(vec![listed("d", "dedicated_cores", "d1")]);
+    let listener = UnixListener::bind(&node.settings.nri_socket).unwrap();
+    node.start();
+    let (socket, _) = listener.accept().await.unwrap();
+    node.runs_on("kubepods/podd/d1", "3").await;
+    node.mode("bypass").await;
+    fixture.set(Controller::Cpuset, &path, "cpuset.cpus", "0\n").unwrap();
+    node.runs_on("kubepods/podd/d1", "3").await;
+    let again = tokio::time::timeout(std::time::Duration::ZERO, listener.accept()).await;
+    assert!(again.is_err(), "the first attempt had failed by then");
+    drop(socket);
+}
+
+#[actix::test]
+async fn a_runtime_that_takes_the_gateway_in_and_hangs_is_gone_past_until_it_goes_on() {
+    let mut node = Plain::new(Mode::Auto);
+    let fixture = node.tree(Layout::V1, &["kubepods/podd/d1"]);
+    let path = CgroupPath::new("kubepods/podd/d1").unwrap();
+    node.meta.set(vec![listed("d", "dedicated_cores", "d1")]);
+    let runtime = Node::bare();
+    let listener = UnixListener::bind(&node.settings.nri_socket).unwrap();
+    node.start();
+    let (socket, _) = listener.accept().await.unwrap();
+    let mut session = RuntimeSession::start(socket, runtime.cgroups.clone(), RuntimeOptions::default());
+    session.registered().await.unwrap();
+    node.runs_on("kubepods/podd/d1", "3").await;
+    node.mode("bypass").await;
+    fixture.set(Controller::Cpuset, &path, "cpuset.cpus", "0\n").unwrap();
+    node.runs_on("kubepods/podd/d1", "3").await;
+
+    session.configure("containerd", "v2.4.0").await.unwrap();
+    session.synchronize(vec![pod("d", "dedicated_cores")], vec![running("d", "d1")]).await.unwrap();
+    node.mode("nri").await;
+    // Whoever is to mend now is the session alone.
+    fixture.set(Controller::Cpuset, &path, "cpuset.cpus", "0\n").unwrap();
+    until("the runtime is told", async || (!runtime.cgroups.calls().is_empty()).then_some(())).await;
 }
 
 #[actix::test]

@@ -330,3 +330,41 @@ async fn an_older_sandbox_of_a_pod_frees_nothing() {
     .unwrap();
     assert_eq!(node.orm.cpus("d").as_deref(), Some("3"));
 }
+
+/// The orm has not heard of the second sandbox when it hears that the first one has ended: it would give away what runs.
+#[actix::test]
+async fn a_sandbox_that_an_absent_orm_never_heard_of_is_told_before_the_end_of_the_one_before() {
+    let (node, session) = Node::up().await;
+    let first = pod("d", "dedicated_cores");
+    node.run(&session, &first, "d1").await.unwrap();
+    node.orm.stall(true);
+    let second = PodSandbox { id: "s-d-2".into(), ..first.clone() };
+    session.tell(Event::RunPodSandbox, second, None).await.unwrap();
+    session.tell(Event::RemovePodSandbox, first, None).await.unwrap();
+    let before = node.orm.log().len();
+    node.orm.stall(false);
+    let told = until("the orm hears of it", async || {
+        let log = node.orm.log().split_off(before);
+        log.iter().any(|call| call == "release d s-d").then_some(log)
+    })
+    .await;
+    let position = |what: &str| told.iter().position(|call| call.starts_with(what));
+    assert!(position("reconcile").unwrap() < position("release d s-d").unwrap(), "{told:?}");
+}
+
+#[actix::test]
+async fn n09_a_synchronisation_asks_nothing_of_an_orm_that_does_not_answer() {
+    let (node, session) = Node::up().await;
+    node.run(&session, &pod("d", "dedicated_cores"), "d1").await.unwrap();
+    node.orm.stall(true);
+    for uid in ["a", "b"] {
+        session.tell(Event::RunPodSandbox, pod(uid, "shared_cores"), None).await.unwrap();
+    }
+    drop(session);
+    let before = node.orm.log().len();
+    let listed = Container { state: ContainerState::ContainerRunning.into(), ..container("d", "d1") };
+    let (_session, updates) = node.session(vec![pod("d", "dedicated_cores")], vec![listed]).await;
+    assert_eq!(updates.iter().map(|u| cpus_of(u).0).collect::<Vec<_>>(), ["3"], "as last decided");
+    let asked = node.orm.log().split_off(before);
+    assert!(!asked.iter().any(|call| call.starts_with("reconcile")), "{asked:?}");
+}

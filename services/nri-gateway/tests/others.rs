@@ -10,6 +10,7 @@ use oxalyst_proto::gateway::v1::gateway_client::GatewayClient;
 use oxalyst_proto::gateway::v1::{DiagnoseRequest, Finding};
 use support::node::{Node, adjusted, container, cpus_of, pod, running};
 use support::until;
+use tokio::net::UnixListener;
 
 async fn finding(node: &Node, check: &str) -> Finding {
     let channel = oxalyst_mesh::connect(&node.run_dir(), "nri-gateway");
@@ -163,6 +164,29 @@ async fn newer_events_are_asked_for_where_they_are_known_and_not_again_where_the
     assert_eq!(mask.unwrap(), 0xfff, "all that it knows");
     session.synchronize(vec![], vec![]).await.unwrap();
     node.connected().await;
+
+    // Another runtime at the same place may know more.
+    drop(session);
+    drop(node.listener.take());
+    std::fs::remove_file(node.socket()).unwrap();
+    node.listener = Some(UnixListener::bind(node.socket()).unwrap());
+    let (_session, mask) = newer(&node, Event::ValidateContainerAdjustment).await;
+    assert_eq!(mask.unwrap(), 0x3fff);
+}
+
+#[actix::test]
+async fn a_runtime_that_goes_at_another_moment_is_asked_for_all_events_again() {
+    let mut node = Node::bare();
+    node.start_orm();
+    node.start_gateway(OnDeadline::Open);
+    node.ready("orm-stream").await;
+    for _ in 0..2 {
+        let (socket, _) = node.listener.as_ref().unwrap().accept().await.unwrap();
+        let mut session = RuntimeSession::start(socket, node.cgroups.clone(), RuntimeOptions::default());
+        session.registered().await.unwrap();
+    }
+    let (_session, mask) = newer(&node, Event::ValidateContainerAdjustment).await;
+    assert_eq!(mask.unwrap(), 0x3fff);
 }
 
 #[actix::test]

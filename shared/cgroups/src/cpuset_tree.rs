@@ -71,6 +71,7 @@ fn once(
 ) -> Result<Vec<PathBuf>, Error> {
     let own = path.under(mount);
     let mut above = Vec::new();
+    let mut around = None;
     for (dir, is_pods) in ancestors(mount, path) {
         let at = dir.join(file.name());
         let set = match read_text(&at) {
@@ -81,8 +82,12 @@ fn once(
         };
         if is_pods {
             above.push(Member { at, set });
-        } else if !set.is_empty() && !wanted.is_subset(&set) {
+        } else if hierarchy.is_unified() && set.is_empty() {
+            // What holds is what holds above.
+        } else if !wanted.is_subset(&set) {
             return Err(not_held(&at, &wanted.to_string(), &set.to_string()));
+        } else if !hierarchy.is_unified() {
+            around = Some(set);
         }
     }
     let mut below = Vec::new();
@@ -91,7 +96,7 @@ fn once(
     }
     let at = own.join(file.name());
     let set = parsed(&at, &read_text(&at)?)?;
-    let family = Family { above, own: Member { at: at.clone(), set }, below };
+    let family = Family { around, above, own: Member { at: at.clone(), set }, below };
     let mut written = Vec::new();
     for write in family.writes(wanted) {
         write_text(&write.at, &write.set.to_string())?;
@@ -225,6 +230,20 @@ mod tests {
         assert!(matches!(set(&h, "kubepods/pod1/c", ""), Err(Error::EmptyList { .. })));
         assert_eq!(cpus(&h, "kubepods/pod1/c"), "0");
         assert!(set(&h, "kubepods/pod1/gone", "0").unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn c02_what_is_empty_above_is_filled_first_on_v1_and_left_on_v2() {
+        for (layout, filled) in [(Layout::V1, "0-7"), (Layout::V2, "")] {
+            let paths = [("", "0-7"), ("kubepods", ""), ("kubepods/pod1", ""), ("kubepods/pod1/c", "")];
+            let (_dir, h) = tree(layout, &paths);
+            set(&h, "kubepods/pod1/c", "1-2").unwrap();
+            assert_eq!(cpus(&h, "kubepods/pod1/c"), "1-2");
+            assert_eq!([cpus(&h, "kubepods"), cpus(&h, "kubepods/pod1")], [filled, filled], "{layout:?}");
+        }
+        let (_dir, h) = tree(Layout::V1, &[("", "0-7"), ("kubelet", ""), ("kubelet/kubepods/pod1/c", "")]);
+        let error = set(&h, "kubelet/kubepods/pod1/c", "1").unwrap_err().to_string();
+        assert!(error.contains("kubelet/cpuset.cpus"), "what is not the kubelet's is named: {error}");
     }
 
     #[test]

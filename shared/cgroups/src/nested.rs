@@ -8,6 +8,9 @@ use oxalyst_topology::CpuSet;
 /// A cgroup whose set changes, the chain above it and, where they matter (v1), the cgroups below it.
 #[derive(Clone, Debug)]
 pub struct Family<P> {
+    /// v1: the set around the outermost of those above. An empty set holds nothing there, and is given what its parent has.
+    /// `None`: v2, where an empty one holds what its parent does.
+    pub around: Option<CpuSet>,
     /// Those above that may be changed, the outermost first.
     pub above: Vec<Member<P>>,
     /// The one whose set is wanted.
@@ -44,8 +47,17 @@ impl<P: Clone> Family<P> {
     /// the new ones; any other is cut to what is left, or gets the parent's where nothing is.
     pub fn writes(&self, wanted: &CpuSet) -> Vec<Member<P>> {
         let mut writes = Vec::new();
-        for above in self.above.iter().filter(|a| !a.set.is_empty() && !wanted.is_subset(&a.set)) {
-            writes.push(Member { at: above.at.clone(), set: union(&above.set, wanted) });
+        let mut around = self.around.clone();
+        for above in &self.above {
+            let to = match (&around, above.set.is_empty()) {
+                (None, true) => continue,
+                (Some(around), true) => union(around, wanted),
+                (_, false) => union(&above.set, wanted),
+            };
+            around = around.is_some().then(|| to.clone());
+            if to != above.set {
+                writes.push(Member { at: above.at.clone(), set: to });
+            }
         }
         let finals = self.finals(wanted);
         let changes = |member: &Member<P>, to: &CpuSet| member.set != *to;
@@ -118,10 +130,11 @@ mod tests {
 
     #[test]
     fn c01_a_parent_grows_before_its_child_and_shrinks_after_it() {
-        let family = Family { above: vec![member(0, "0-7")], own: member(1, "0-3"), below: vec![] };
+        let family =
+            Family { around: None, above: vec![member(0, "0-7")], own: member(1, "0-3"), below: vec![] };
         assert_eq!(texts(&family.writes(&set("4-11"))), [(0, "0-11".to_owned()), (1, "4-11".to_owned())]);
         let child = Descendant { member: member(2, "0-3"), parent: None };
-        let family = Family { above: vec![], own: member(1, "0-3"), below: vec![child] };
+        let family = Family { around: None, above: vec![], own: member(1, "0-3"), below: vec![child] };
         assert_eq!(texts(&family.writes(&set("0-1"))), [(2, "0-1".to_owned()), (1, "0-1".to_owned())]);
         assert_eq!(texts(&family.writes(&set("0-5"))), [(1, "0-5".to_owned()), (2, "0-5".to_owned())]);
     }
@@ -129,7 +142,7 @@ mod tests {
     #[test]
     fn a_child_with_less_than_its_parent_keeps_its_own_as_far_as_it_can() {
         let child = Descendant { member: member(2, "2"), parent: None };
-        let family = Family { above: vec![], own: member(1, "0-3"), below: vec![child] };
+        let family = Family { around: None, above: vec![], own: member(1, "0-3"), below: vec![child] };
         assert_eq!(texts(&family.writes(&set("0-2"))), [(1, "0-2".to_owned())]);
         let all_gone = [(2, "0-2".to_owned()), (2, "0-1".to_owned()), (1, "0-1".to_owned())];
         assert_eq!(texts(&family.writes(&set("0-1"))), all_gone, "nothing of its own is left: its parent's");
@@ -137,9 +150,18 @@ mod tests {
 
     #[test]
     fn nothing_is_written_where_it_is_so_already() {
-        let family = Family { above: vec![member(0, "0-7")], own: member(1, "0-3"), below: vec![] };
+        let family =
+            Family { around: None, above: vec![member(0, "0-7")], own: member(1, "0-3"), below: vec![] };
         assert!(family.writes(&set("0-3")).is_empty());
-        let inherits = Family { above: vec![member(0, "")], own: member(1, ""), below: vec![] };
+        let family = Family {
+            around: Some(set("0-7")),
+            above: vec![member(0, ""), member(1, "")],
+            own: member(2, ""),
+            below: vec![],
+        };
+        let filled = [(0, "0-7".to_owned()), (1, "0-7".to_owned()), (2, "3".to_owned())];
+        assert_eq!(texts(&family.writes(&set("3"))), filled, "v1: an empty one holds nothing");
+        let inherits = Family { around: None, above: vec![member(0, "")], own: member(1, ""), below: vec![] };
         assert_eq!(texts(&inherits.writes(&set("3"))), [(1, "3".to_owned())]);
     }
 
@@ -187,7 +209,8 @@ mod tests {
                 places.insert(node, below.len());
                 below.push(Descendant { member: Member { at: node, set: sets[node].clone() }, parent });
             }
-            let family = Family { above, own: Member { at: target, set: sets[target].clone() }, below };
+            let own = Member { at: target, set: sets[target].clone() };
+            let family = Family { around: Some(sets[0].clone()), above, own, below };
             let mut now = sets.clone();
             for write in family.writes(&wanted) {
                 prop_assert!(!write.set.is_empty());

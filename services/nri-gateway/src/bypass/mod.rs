@@ -5,7 +5,7 @@ mod census;
 mod pods;
 mod strays;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::hands::{Hands, Way};
 use crate::kernel::{Kernel, KernelError};
 use crate::metrics::Metrics;
 use crate::orm::Orm;
-use crate::roster::{Roster, SettleUnknown, TakeCensus, Taken};
+use crate::roster::{Roster, TakeCensus, Taken};
 use crate::settings::{Mode, Settings};
 use crate::written::{self, WriteError};
 pub use census::join;
@@ -35,9 +35,6 @@ const LOOK_DEADLINE: Duration = Duration::from_secs(2);
 
 /// For an answer of the orm. No hook waits.
 const ADMIT_DEADLINE: Duration = Duration::from_secs(1);
-
-/// How long it is waited for somebody to tell more of a pod than its UID.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What bypass mode works with.
 #[derive(Debug)]
@@ -69,10 +66,6 @@ pub struct Bypass {
 struct Memory {
     pods: watch::Receiver<Option<Arc<PodList>>>,
     follower: JoinHandle<()>,
-    /// When a pod of which only the UID is known was first seen.
-    unknown: BTreeMap<String, Instant>,
-    /// Those that were waited for long enough.
-    settled: BTreeSet<String>,
     /// Pods that the orm refused: they run all the same, and are taken in.
     refused: BTreeSet<String>,
     /// Containers that lie where no known naming puts them.
@@ -159,8 +152,6 @@ impl Memory {
         Self {
             pods,
             follower: tokio::spawn(pods::follow(meta, tell)),
-            unknown: BTreeMap::new(),
-            settled: BTreeSet::new(),
             refused: BTreeSet::new(),
             strays: Strays::default(),
             everything_at: Instant::now(),
@@ -215,13 +206,10 @@ impl Bypass {
         let roots = if shown.roots.is_empty() { "none".to_owned() } else { shown.roots.join(" ") };
         self.facts.set("pod_roots", roots);
         let census = join(&shown, pods.as_deref());
-        let unknown: Vec<String> =
-            census.sandboxes.iter().filter(|(_, known)| !known).map(|(s, _)| s.pod_uid.clone()).collect();
         let there: BTreeSet<String> = census.sandboxes.iter().map(|(s, _)| s.pod_uid.clone()).collect();
         let taken = self.roster.send(TakeCensus(census)).await.map_err(|_| RoundError::Stopping)?;
         self.knows.send_if_modified(|knows| !std::mem::replace(knows, true));
-        let mut asks = self.settle(memory, &unknown).await?;
-        asks |= self.admit(memory, &taken, &there).await;
+        let asks = self.admit(memory, &taken, &there).await;
         for sandbox in taken.ended.iter().filter(|sandbox| !there.contains(&sandbox.pod_uid)) {
             self.duties.release(sandbox.pod_uid.clone(), sandbox.sandbox_id.clone());
         }
@@ -243,26 +231,6 @@ impl Bypass {
             );
         }
         Ok(lacks)
-    }
-
-    /// Pods of which nobody has told more for long enough are taken in as they are. True where there are new ones.
-    async fn settle(&self, memory: &mut Memory, unknown: &[String]) -> Result<bool, RoundError> {
-        memory.unknown.retain(|uid, _| unknown.contains(uid));
-        let now = Instant::now();
-        for uid in unknown {
-            memory.unknown.entry(uid.clone()).or_insert(now);
-        }
-        memory.settled.retain(|uid| unknown.contains(uid));
-        let late = |since: &Instant| now.saturating_duration_since(*since) >= PATIENCE;
-        let due = memory.unknown.iter().filter(|(uid, since)| late(since) && !memory.settled.contains(*uid));
-        let due: Vec<String> = due.map(|(uid, _)| uid.clone()).collect();
-        if due.is_empty() {
-            return Ok(false);
-        }
-        tracing::info!(pods = ?due, "nobody tells more of these pods: they are taken in as they are");
-        memory.settled.extend(due.iter().cloned());
-        self.roster.send(SettleUnknown(due)).await.map_err(|_| RoundError::Stopping)?;
-        Ok(true)
     }
 
     /// Asks the orm for pods that have no placement. True where a pod was refused, and so has to be taken in.

@@ -62,6 +62,11 @@ pub struct RefusedAgain {
 #[rtype(result = "()")]
 pub struct StopSandbox(pub String);
 
+/// Whether any of these pods, by UID and the sandbox that ended, has another sandbox that goes on.
+#[derive(Debug, Message)]
+#[rtype(result = "bool")]
+pub struct HaveSuccessor(pub Vec<(String, String)>);
+
 /// A sandbox is removed, with its containers.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -176,11 +181,6 @@ pub struct Reported {
 #[rtype(result = "Taken")]
 pub struct TakeCensus(pub Census);
 
-/// Nobody is going to tell more of these pods.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct SettleUnknown(pub Vec<String>);
-
 /// Everything that the runtime holds.
 #[derive(Debug, Message)]
 #[rtype(result = "RuntimeSnapshot")]
@@ -240,6 +240,7 @@ answers! {
     RefusedBefore => |roster, RefusedBefore(id)| roster.refused_before(&id);
     RefusedAgain => |roster, RefusedAgain { sandbox_id, message }| roster.refused_again(&sandbox_id, message);
     StopSandbox => |roster, StopSandbox(id)| roster.stop_sandbox(&id);
+    HaveSuccessor => |roster, HaveSuccessor(ended)| roster.have_successor(&ended);
     RemoveSandbox => |roster, RemoveSandbox(id)| roster.remove_sandbox(&id);
     RemoveContainer => |roster, RemoveContainer(id)| roster.remove_container(&id);
     Create => |roster, Create { container, pod_uid, cpuset, by_policy, born }|
@@ -257,7 +258,6 @@ answers! {
     Others => |roster, Others { pod_uid, container }| roster.others(&pod_uid, &container);
     Reported => |roster, Reported { reports, whole }| roster.reported(reports, &whole);
     TakeCensus => |roster, TakeCensus(census)| roster.take_census(census);
-    SettleUnknown => |roster, SettleUnknown(uids)| roster.settle_unknown(&uids);
     Holds => |roster, Holds| roster.holds();
     Ended => |roster, Ended(ids)| roster.ended(&ids);
     ToClaim => |roster, ToClaim| roster.claims();

@@ -38,9 +38,11 @@ impl Roster {
             .collect();
         let placements = self.placements.load();
         let claims = |id: &str| match self.sandboxes.get(id) {
-            Some(lodging) if lodging.stopped || lodging.entrance == Entrance::Unknown => false,
+            Some(lodging) if lodging.stopped => false,
             Some(lodging) => {
-                live.contains(id)
+                // One that nobody has told of keeps what it has. Taken in as it is, it would be nobody's for good.
+                let may_come = lodging.entrance != Entrance::Unknown && live.contains(id);
+                may_come
                     || lodging.entrance == Entrance::Admitted
                     || placements.pod(&lodging.sandbox.pod_uid).is_some()
             }

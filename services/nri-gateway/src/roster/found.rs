@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use oxalyst_proto::runtime::v1::{Container, Sandbox};
 
-use super::{Entrance, Entry, Lodging, Roster};
+use super::{Entry, Lodging, Roster};
 
 /// Everything that the tree shows, joined with what is known of it.
 #[derive(Debug, Default)]
@@ -83,14 +83,5 @@ impl Roster {
     pub(super) fn is_told(&self, container: &Container) -> bool {
         let found = self.sandboxes.get(&container.sandbox_id).is_some_and(|lodging| lodging.found);
         !found || !container.name.is_empty()
-    }
-
-    /// Pods of which only the UID is known are claimed from now on: nobody is going to tell more.
-    pub(super) fn settle_unknown(&mut self, uids: &[String]) {
-        for lodging in self.sandboxes.values_mut() {
-            if lodging.entrance == Entrance::Unknown && uids.contains(&lodging.sandbox.pod_uid) {
-                lodging.entrance = Entrance::ByPolicy;
-            }
-        }
     }
 }
