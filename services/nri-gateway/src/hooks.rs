@@ -28,6 +28,7 @@ use tokio::sync::watch;
 use crate::adjustment::{Dialect, Runtime};
 use crate::diagnosis::Diagnosis;
 use crate::duties::{Duties, reconcile};
+use crate::few::Few;
 use crate::hands::{Hands, Turn};
 use crate::kernel::Kernel;
 use crate::mender::Nudge;
@@ -288,7 +289,7 @@ impl HooksContext {
         let changes = self.ask(Resynchronise(seen)).await?;
         if !changes.is_empty() {
             let ids: Vec<_> = changes.iter().map(|change| change.container_id.as_str()).collect();
-            tracing::info!(containers = ?ids, "updated in the answer to the synchronisation");
+            tracing::info!(containers = %Few(&ids), "updated in the answer to the synchronisation");
         }
         Ok((changes, listed))
     }
