@@ -13,6 +13,7 @@ mod alarms;
 mod bursts;
 mod connection;
 mod faulty_runtime;
+mod no_request;
 mod pod_resize;
 mod resize;
 mod two_gateways;
