@@ -16,4 +16,5 @@ pub mod resize;
 pub mod settings;
 pub mod specs;
 pub mod start;
+pub mod uid;
 pub mod wire;

@@ -8,7 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use oxalyst_proto::orm::v1::{AdmitPodRequest, GetTopologyRequest, ReconcileRequest, WatchPlacementsRequest};
+use oxalyst_proto::orm::v1::{
+    AdmitContainerRequest, AdmitPodRequest, GetTopologyRequest, ReconcileRequest, ReleasePodRequest,
+    ResizeContainerRequest, WatchPlacementsRequest,
+};
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
 
 use host::{DEADLINE, Host, Orm, placed, refused, sandbox, told};
@@ -181,6 +184,54 @@ async fn a_uid_that_is_too_long_is_refused() {
     assert!(refused.message().contains("254 bytes"), "{refused}");
     orm.client.admit_pod(long(253)).await.unwrap();
     assert_eq!(orm.status().await.unwrap().facts["cpu_policy"], "dynamic");
+}
+
+#[tokio::test]
+async fn what_can_be_no_uid_is_refused_by_every_call_and_in_a_list_costs_no_other_pod() {
+    let host = Host::new();
+    let log = host.dir.path().join("log");
+    let said = || std::fs::read_to_string(&log).unwrap();
+    let file = std::fs::File::create(&log).unwrap();
+    let mut orm = host.attach(host.command("run", &[]).stderr(file).spawn().unwrap());
+    until_ready(&mut orm).await;
+    orm.admit(&sandbox("held", "dedicated_cores", Some(1024))).await;
+    for (uid, said) in [("x".repeat(1 << 20), "1048576 bytes"), ("a\nb".to_owned(), "blanks nor control")] {
+        let odd = || Sandbox { pod_uid: uid.clone(), ..sandbox("odd", "shared_cores", Some(512)) };
+        let nameless = || Sandbox { sandbox_id: uid.clone(), pod_uid: String::new(), ..odd() };
+        let container = || Container { sandbox_id: "odd-1".into(), ..Container::default() };
+        let mut refused = Vec::new();
+        for sandbox in [odd(), nameless()] {
+            let pod = AdmitPodRequest { sandbox: Some(sandbox.clone()), ..Default::default() };
+            refused.push(orm.client.admit_pod(pod).await.unwrap_err());
+            let (sandbox, container) = (Some(sandbox), Some(container()));
+            let create = AdmitContainerRequest {
+                sandbox: sandbox.clone(),
+                container: container.clone(),
+                ..Default::default()
+            };
+            refused.push(orm.client.admit_container(create).await.unwrap_err());
+            let resize = ResizeContainerRequest { sandbox, container, ..Default::default() };
+            refused.push(orm.client.resize_container(resize).await.unwrap_err());
+        }
+        let release = ReleasePodRequest { pod_uid: uid.clone(), sandbox_id: "odd-1".into() };
+        refused.push(orm.client.release_pod(release).await.unwrap_err());
+        for refused in refused {
+            assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+            assert!(refused.message().contains(said), "{refused}");
+        }
+        let list = || ReconcileRequest {
+            sandboxes: vec![odd(), sandbox("held", "dedicated_cores", Some(1024)), nameless()],
+            containers: vec![],
+        };
+        for _ in 0..3 {
+            let reply = orm.client.reconcile(list()).await.unwrap().into_inner();
+            assert_eq!((reply.adopted_pod_uids, reply.freed_pod_uids), (vec![], vec![]));
+        }
+    }
+    assert_eq!(orm.cpus().await.into_keys().collect::<Vec<_>>(), ["held"]);
+    let told = said().matches("running pods are passed over").count();
+    assert_eq!(told, 2, "once each time that they come:\n{}", said());
+    assert!(said().lines().all(|line| line.len() < 1000), "no line as long as a uid");
 }
 
 #[tokio::test]

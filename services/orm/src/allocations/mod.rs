@@ -16,7 +16,8 @@ pub use gave::{
     AsHeld, AskConcern, Concern, DueResizes, Gave, RefuseResize, ResizePlugged, Unasked, UnaskedPod,
 };
 pub use handlers::{
-    Admit, Admitted, GetState, GetTopology, Reconcile, Reconciled, Release, Released, Subscribe, Subscription,
+    Admit, Admitted, GetState, GetTopology, IsKnown, Reconcile, Reconciled, Release, Released, Subscribe,
+    Subscription,
 };
 pub use noting::{Occasion, Snapshot, WhatIf};
 pub use open::OpenError;
@@ -28,7 +29,7 @@ pub use reserving::Reserve;
 pub use told::{ResizeContainer, SpecTold, SpecsTold};
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +68,8 @@ pub struct Allocations {
     /// Changes that hold but could not be made durable yet, by key. Never an exclusive set.
     unsaved: BTreeMap<String, Change>,
     absent: Absent,
+    /// Sandboxes that the runtime listed last and that are of no pod that can be known.
+    passed_over: BTreeSet<String>,
     unmet: told::Unmet,
     unheard: plugged::Unheard,
     events: broadcast::Sender<Arc<PlacementEvent>>,

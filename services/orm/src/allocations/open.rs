@@ -195,6 +195,7 @@ impl Allocations {
             untold: Vec::new(),
             own: None,
             watch_period: settings.watch_period(),
+            passed_over: std::collections::BTreeSet::new(),
             storage_fault: None,
             rebuilt: 0,
             writable,
