@@ -269,7 +269,7 @@ async fn a_start_that_cannot_succeed_says_why_on_one_line_and_ends_with_2() {
     let missing = host.dir.path().join("missing.yaml");
     let unknown = host.dir.path().join("unknown.yaml");
     std::fs::write(&unknown, "reserved_cpu: '0'\n").unwrap();
-    let cases: [(&str, &[&str], &str); 13] = [
+    let cases: [(&str, &[&str], &str); 17] = [
         ("run", &[], "already in use"),
         ("other", &[], "locked by process"),
         ("other", &["--config", path(&missing)], "missing.yaml"),
@@ -283,6 +283,14 @@ async fn a_start_that_cannot_succeed_says_why_on_one_line_and_ends_with_2() {
         ("other", &["--set", "ledger_dir=/proc/x"], "/proc/x"),
         ("other", &["--set", "memory_reserved=99=1024"], "NUMA node 99, which is not there"),
         ("other", &["--set", "memory_reserved=0=1099511627776"], "which has 17179869184"),
+        ("other", &["--set", "orm_resource_names_map=a/x=a/y,a/y=a/x"], "a/x stands for a/y stands for a/x"),
+        ("other", &["--set", "enhancement_defaults=dedicated_cores:numa_number=2"], "the machine has 1"),
+        ("other", &["--set", "enhancement_defaults=shared_cores:cpuset_pool=reclaim"], "cpuset_pool=reclaim"),
+        (
+            "other",
+            &["--set", "enhancement_defaults=dedicated_cores:numa_exclusive=true"],
+            "numa_binding=true",
+        ),
     ];
     for (run, more, expected) in cases {
         let output = host.fails(run, more).await;
