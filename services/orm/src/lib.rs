@@ -11,6 +11,7 @@ pub mod katalyst;
 pub mod metrics;
 pub mod plugins;
 pub mod record;
+pub mod refusals;
 pub mod reservation;
 pub mod resize;
 pub mod settings;

@@ -9,8 +9,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use oxalyst_proto::orm::v1::{
-    AdmitContainerRequest, AdmitPodRequest, GetTopologyRequest, ReconcileRequest, ReleasePodRequest,
-    ResizeContainerRequest, WatchPlacementsRequest,
+    AdmitContainerRequest, AdmitPodRequest, GetStateRequest, GetTopologyRequest, ReconcileRequest,
+    ReleasePodRequest, ResizeContainerRequest, WatchPlacementsRequest,
 };
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
 
@@ -232,6 +232,57 @@ async fn what_can_be_no_uid_is_refused_by_every_call_and_in_a_list_costs_no_othe
     let told = said().matches("running pods are passed over").count();
     assert_eq!(told, 2, "once each time that they come:\n{}", said());
     assert!(said().lines().all(|line| line.len() < 1000), "no line as long as a uid");
+}
+
+#[tokio::test]
+async fn a18_a_controller_whose_pods_are_refused_again_and_again_is_told_to_wait() {
+    let host = Host::new();
+    let mut orm = host.start(&[]).await;
+    let mut said = Vec::new();
+    for nth in 0..20 {
+        let reply = orm.admit(&sandbox(&format!("d-{nth}"), "dedicated_cores", Some(4096))).await;
+        said.push(refused(&reply).message.clone());
+    }
+    assert!(said[..9].iter().all(|said| !said.contains("again and again")), "{said:#?}");
+    assert!(said[9].contains("2 on NUMA node 0") || said[9].contains("NUMA node 0 (0-1)"), "{}", said[9]);
+    assert!(said[9].ends_with("wait 10 s before the next attempt, or use another node"), "{}", said[9]);
+    assert!(said[19].contains("wait 20 s"), "it doubles: {}", said[19]);
+    let facts = orm.status().await.unwrap().facts;
+    assert!(facts["refusals"].contains("wait 20 s"), "{facts:?}");
+    assert_eq!(
+        refused(&orm.admit(&sandbox("e", "dedicated_cores", Some(4096))).await).reason,
+        "insufficient"
+    );
+    placed(&orm.admit(&sandbox("fits", "dedicated_cores", Some(1024))).await);
+}
+
+#[tokio::test]
+async fn p04_k14_whoever_lists_and_asks_while_pods_come_writes_nothing() {
+    let host = Host::new();
+    let mut orm = host.start(&[]).await;
+    orm.admit(&sandbox("a", "shared_cores", Some(256))).await;
+    let mut reader = orm.client.clone();
+    let lists = tokio::spawn(async move {
+        for nth in 0..1000u32 {
+            match nth % 3 {
+                0 => drop(reader.get_state(GetStateRequest::default()).await.unwrap()),
+                1 => drop(reader.get_state(GetStateRequest { exclusive_only: true }).await.unwrap()),
+                _ => drop(reader.get_topology(GetTopologyRequest {}).await.unwrap()),
+            }
+        }
+    });
+    let mut generation = orm.state().await.generation;
+    for nth in 0..20 {
+        // One commit each: a write by a list would be seen as another one.
+        let uid = format!("d{nth}");
+        placed(&orm.admit(&sandbox(&uid, "dedicated_cores", Some(1024))).await);
+        assert_eq!(orm.state().await.generation, generation + 1, "{uid} comes");
+        assert!(orm.release(&uid, &format!("{uid}-1")).await);
+        generation += 2;
+        assert_eq!(orm.state().await.generation, generation, "{uid} goes");
+    }
+    lists.await.unwrap();
+    assert_eq!(orm.state().await.generation, generation);
 }
 
 #[tokio::test]

@@ -235,22 +235,6 @@ impl Allocations {
         }
     }
 
-    pub(super) fn refusing(&self, request: &SandboxRequest, refusal: &Refusal) -> Admitted {
-        tracing::info!(
-            uid = request.pod_uid,
-            pod = format!("{}/{}", request.namespace, request.name),
-            reason = %refusal.reason,
-            "refused: {refusal}"
-        );
-        self.metrics.refused(refusal.reason);
-        orm::AdmitReply {
-            generation: self.ledger.generation(),
-            outcome: Some(orm::admit_reply::Outcome::Refused(wire::refusal(refusal))),
-            changed: Vec::new(),
-            pools: self.pools(),
-        }
-    }
-
     fn admit(
         &mut self,
         request: &SandboxRequest,

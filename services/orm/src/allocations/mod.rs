@@ -8,6 +8,7 @@ mod machine;
 mod noting;
 mod open;
 mod plugged;
+mod refusing;
 mod reserving;
 mod storage;
 mod told;
@@ -43,6 +44,7 @@ use tokio::sync::broadcast;
 
 use crate::decisions::Recorder;
 use crate::metrics::Metrics;
+use crate::refusals::Refusals;
 use crate::{clock, record, wire};
 use absent::Absent;
 use machine::Watched;
@@ -75,6 +77,7 @@ pub struct Allocations {
     events: broadcast::Sender<Arc<PlacementEvent>>,
     /// Events that watchers have not been told yet: whoever asked is answered first.
     untold: Vec<Arc<PlacementEvent>>,
+    refusals: Refusals,
     /// Its own mailbox; `None` before it is started.
     own: Option<WeakAddr<Self>>,
     watch_period: Duration,
@@ -214,6 +217,7 @@ impl Allocations {
     fn tick(&mut self) {
         self.look_at_machine();
         self.free_absent();
+        self.calm_down();
         self.end_ramp_up();
         let occasion = Occasion::now();
         let promoted = pods::promote(&self.state, &self.machine, &self.rules);

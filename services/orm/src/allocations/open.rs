@@ -19,6 +19,7 @@ use super::{Allocations, EVENTS};
 use crate::decisions::{Decisions, Recorder};
 use crate::metrics::Metrics;
 use crate::record::{self, former::Former};
+use crate::refusals::Refusals;
 use crate::reservation::Reservation;
 use crate::settings::{Settings, SettingsError};
 use oxalyst_planner::pods::{self, Rules, State};
@@ -199,6 +200,7 @@ impl Allocations {
             unmet: std::collections::BTreeMap::new(),
             events: broadcast::Sender::new(EVENTS),
             untold: Vec::new(),
+            refusals: Refusals::default(),
             own: None,
             watch_period: settings.watch_period(),
             storage_fault: None,
@@ -215,6 +217,7 @@ impl Allocations {
             reserved = %allocations.state.cpus.reserved,
             "the ledger is open"
         );
+        allocations.tell_advice(None);
         if let Err(e) = allocations.take_up_machine() {
             tracing::error!(error = %e, "sets on CPUs that have gone could not be replaced; they keep what is recorded");
         }

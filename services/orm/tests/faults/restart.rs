@@ -25,7 +25,7 @@ fn files(store: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn r01_r12_one_byte_too_many_in_any_file_stops_nothing_and_costs_nothing() {
+async fn r01_r12_k15_one_byte_too_many_in_any_file_stops_nothing_and_costs_nothing() {
     let host = Host::new();
     let ledger = host.dir.path().join("ledger");
     let mut orm = host.start(&[]).await;
