@@ -21,7 +21,7 @@ use oxalyst_qos::QosLevel;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::BroadcastStream;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::allocations::{
     Admit, Allocations, AskConcern, GetState, GetTopology, IsHeld, IsKnown, Occasion, Reconcile,
@@ -206,7 +206,7 @@ impl Face {
         if self.ask(IsKnown { uid: uid.to_owned() }).await? {
             return Ok(());
         }
-        tracing::warn!(%fault, "a call is refused");
+        tracing::warn!(%fault, "a call is passed over");
         Err(Status::invalid_argument(fault.to_string()))
     }
 
@@ -285,7 +285,14 @@ impl Allocator for Face {
     ) -> Result<Response<ReleasePodReply>, Status> {
         let ReleasePodRequest { pod_uid, sandbox_id } = request.into_inner();
         let uid = if pod_uid.is_empty() { sandbox_id.clone() } else { pod_uid };
-        self.can_be_known(&uid).await?;
+        match self.can_be_known(&uid).await {
+            Ok(()) => {}
+            // Whoever tells of an end repeats it until it is taken, and nothing is held under such a uid.
+            Err(status) if status.code() == Code::InvalidArgument => {
+                return Ok(Response::new(ReleasePodReply::default()));
+            }
+            Err(status) => return Err(status),
+        }
         self.ask(Release { uid, sandbox_id }).await.map(Response::new)
     }
 
