@@ -16,6 +16,7 @@ mod faulty_runtime;
 mod pod_resize;
 mod resize;
 mod two_gateways;
+mod uids;
 mod wire;
 
 use integration::imitation::{CgroupLayout, EventStyle, Imitation, MachineLayout, RuntimeOptions, Setup};
