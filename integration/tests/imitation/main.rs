@@ -17,6 +17,7 @@ mod no_request;
 mod pod_resize;
 mod resize;
 mod two_gateways;
+mod uids;
 mod wire;
 
 use integration::imitation::{CgroupLayout, EventStyle, Imitation, MachineLayout, RuntimeOptions, Setup};
