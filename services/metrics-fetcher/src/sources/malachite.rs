@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::dates::Dates;
 use super::fold::{Block, Fold};
 use super::http::{Client, FetchError};
 use crate::bandwidth::{Counters, Monitor, Processor, Traffic, of_container, of_node};
 use crate::catalogue::Scope;
+use crate::clock::Now;
 use crate::machine::Machine;
 use crate::store::{Id, Instance, Snapshot};
 
@@ -24,9 +26,36 @@ const PAGE: u64 = 4096;
 /// What is kept between passes beside the values.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    l3: Monitor,
-    containers: BTreeMap<String, Monitor>,
+    l3: Watch,
+    containers: BTreeMap<String, Watch>,
     processor: Processor,
+}
+
+/// Traffic of the caches of one subject. It starts anew when a clock was set.
+#[derive(Debug, Default)]
+struct Watch {
+    monitor: Monitor,
+    dates: Dates,
+    since: Now,
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// Rates of each cache since the reading before, where there are some.
+    fn advance(
+        &mut self,
+        fold: &mut Fold,
+        caches: BTreeMap<u64, Counters>,
+        unix_ns: i64,
+        most: f64,
+    ) -> Option<&BTreeMap<u64, Traffic>> {
+        let since = fold.date(&mut self.dates, "mbm", unix_ns).since;
+        if since != self.since {
+            (self.monitor, self.since) = (Monitor::default(), since);
+        }
+        self.monitor.advance(caches, unix_ns / 1_000_000_000, most)
+    }
 }
 
 /// One pass. A document that cannot be had leaves what it told before, ageing; the first error is told.
@@ -191,7 +220,7 @@ pub(super) fn machine_of(
         let blocks = [block("network", card, time(card).or(time(network)))];
         fold.take(Scope::Network, part(Instance::Name(name.into())), false, &blocks);
     }
-    let traffic = l3(compute, memory, node_of_cache);
+    let traffic = l3(compute, fold, memory, node_of_cache);
     let most = memory.processor.most();
     for numa in list(system, "numa") {
         let Some(id) = numa.get("id").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()) else {
@@ -237,6 +266,7 @@ pub(super) fn machine_of(
 /// Traffic by NUMA node, and when it was true.
 fn l3(
     compute: &Value,
+    fold: &mut Fold,
     memory: &mut Memory,
     node_of_cache: impl Fn(u64) -> Option<u32>,
 ) -> Option<(BTreeMap<u32, Traffic>, i64)> {
@@ -244,7 +274,7 @@ fn l3(
     let at = time(monitor)?;
     let caches = counters(list(monitor, "l3mon"))?;
     let most = f64::from(u32::try_from(memory.processor.most() / 1_000_000).unwrap_or(u32::MAX)) * 1e6;
-    let rates = memory.l3.advance(caches, at / 1_000_000_000, most)?;
+    let rates = memory.l3.advance(fold, caches, at, most)?;
     let mut nodes: BTreeMap<u32, Vec<Traffic>> = BTreeMap::new();
     for (cache, traffic) in rates {
         if let Some(node) = node_of_cache(*cache) {
@@ -305,8 +335,8 @@ pub(super) fn cgroup_of(
     let mbm = time(mem).and_then(|at| {
         let caches = counters(list(mem.get("mb")?, "mbm"))?;
         // By container: what one told before is nothing to another.
-        let monitor = memory.containers.entry(id.container_id.clone()).or_default();
-        let rates = monitor.advance(caches, at / 1_000_000_000, f64::INFINITY)?;
+        let watch = memory.containers.entry(id.container_id.clone()).or_default();
+        let rates = watch.advance(fold, caches, at, f64::INFINITY)?;
         let traffic = of_container(rates.values().copied(), memory.processor);
         Some((json!({"total": traffic.total, "local": traffic.local}), at))
     });

@@ -153,6 +153,27 @@ fn a_clock_that_goes_back_replaces_nothing_and_wipes_nothing() {
 }
 
 #[test]
+fn no_rate_spans_the_setting_of_malachites_clock() {
+    let (mut fold, mut memory) = (fold(), Memory::default());
+    let mut pass = |seconds, told, counted: u64| {
+        fold.begin(at(seconds));
+        let caches = json!({"mbm": [{"id": 0, "mbm_total_bytes": counted, "mbm_local_bytes": counted}]});
+        let mem = json!({"total_pgfault": counted, "mb": caches, "update_time": START + told});
+        cgroup(&mut fold, &mut memory, false, json!({}), mem);
+        ["mem.pgfault.container.rate", "mbm.total.ps.container"].map(|metric| {
+            let last = cell(&fold, metric).last?;
+            Some((last.value, at(seconds).since(last.at).as_secs()))
+        })
+    };
+    assert_eq!(pass(5000, 1400, 1000), [None, None]);
+    // An hour behind: right, and old.
+    assert_eq!(pass(5005, 1405, 1500), [Some((100.0, 3600)); 2]);
+    // Set right: over malachite's own time 500 faults took an hour.
+    assert_eq!(pass(5010, 5010, 2000), [Some((100.0, 3605)); 2]);
+    assert_eq!(pass(5015, 5015, 2600), [Some((120.0, 0)); 2]);
+}
+
+#[test]
 fn what_cannot_be_is_no_reading_and_the_one_before_holds() {
     for wrong in [json!(1e308), json!(-7), json!(18_446_744_073_709_551_449u64)] {
         let (mut fold, mut memory) = (fold(), Memory::default());
