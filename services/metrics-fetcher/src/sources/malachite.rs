@@ -5,20 +5,21 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::dates::Dates;
+use super::dates::{Dates, Telling};
 use super::fold::{Block, Fold};
 use super::http::{Client, FetchError};
+use super::resctrl::{self, Silicon};
 use crate::bandwidth::{Counters, Monitor, Processor, Traffic, of_container, of_node};
 use crate::catalogue::Scope;
 use crate::clock::Now;
-use crate::machine::Machine;
+use crate::machine::{Caches, Machine};
 use crate::store::{Id, Instance, Snapshot};
 
 /// Passes after which a cgroup of which malachite tells no more is forgotten.
 const FORGET: u64 = 10;
 const SYSTEM: [&str; 4] = ["compute", "memory", "io", "network"];
 /// Documents, and where in each the values stand.
-const REALTIME: [(&str, &str); 2] = [("power", "sensors"), ("freq", "sysfreq")];
+const REALTIME: [(&str, &str); 3] = [("power", "sensors"), ("freq", "sysfreq"), ("resctrl", "resctrl")];
 const NOTHING: Value = Value::Null;
 /// malachite counts pages of this size on v1.
 const PAGE: u64 = 4096;
@@ -29,6 +30,17 @@ pub(super) struct Memory {
     l3: Watch,
     containers: BTreeMap<String, Watch>,
     processor: Processor,
+    caches: Caches,
+    groups: Groups,
+}
+
+/// Counters of resctrl's groups, as the realtime part tells them.
+#[derive(Debug, Default)]
+struct Groups {
+    before: resctrl::Reading,
+    silicon: Silicon,
+    dates: Dates,
+    since: Now,
 }
 
 /// Traffic of the caches of one subject. It starts anew when a clock was set.
@@ -76,7 +88,11 @@ pub(super) async fn pass(
             Err(fault) => drop(first_fault.get_or_insert(fault)),
         }
     }
-    machine_of(&documents, fold, memory, |cache| machine.node_of_l3(host_root, cache).ok());
+    let mut caches = std::mem::take(&mut memory.caches);
+    let monitored = documents.get("compute").and_then(|compute| compute.get("l3_mon")).unwrap_or(&NOTHING);
+    caches.know(host_root, list(monitored, "l3mon").filter_map(|cache| cache.get("id")?.as_u64()));
+    machine_of(&documents, fold, memory, |cache| caches.node_of(cache).ok());
+    memory.caches = caches;
     let unified = snapshot.unified == Some(true);
     let cgroups = snapshot.subjects().filter(|s| {
         matches!(s.scope, Scope::Container | Scope::Cgroup) && s.removed.is_none() && !s.id.cgroup.is_empty()
@@ -100,7 +116,13 @@ pub(super) async fn pass(
 }
 
 /// One pass over the sensors. Not every machine has all of them: without one its metrics are missing, and nothing has failed.
-pub(super) async fn realtime_pass(client: &Client, fold: &mut Fold) -> Result<(), FetchError> {
+pub(super) async fn realtime_pass(
+    client: &Client,
+    fold: &mut Fold,
+    memory: &mut Memory,
+    snapshot: &Snapshot,
+    host_root: &std::path::Path,
+) -> Result<(), FetchError> {
     let mut documents = BTreeMap::new();
     let mut faults = Vec::new();
     for (name, within) in REALTIME {
@@ -109,11 +131,46 @@ pub(super) async fn realtime_pass(client: &Client, fold: &mut Fold) -> Result<()
             Err(fault) => faults.push(fault),
         }
     }
+    if let Some(groups) = documents.get("resctrl") {
+        groups_of(groups, fold, memory, snapshot, host_root);
+    }
     sensors_of(&documents, fold);
     match faults.pop() {
         Some(fault) if documents.is_empty() => Err(fault),
         _ => Ok(()),
     }
+}
+
+/// Traffic by resctrl's groups, as if read from the kernel.
+pub(super) fn groups_of(
+    told: &Value,
+    fold: &mut Fold,
+    memory: &mut Memory,
+    snapshot: &Snapshot,
+    host_root: &std::path::Path,
+) {
+    let Groups { before, silicon, dates, since } = &mut memory.groups;
+    let Some(unix_ns) = time(told) else { return };
+    let dated = fold.date(dates, "resctrl", unix_ns);
+    if dated.since != *since {
+        (*before, *since) = (resctrl::Reading::default(), dated.since);
+    }
+    if dated.telling != Telling::News {
+        return;
+    }
+    let counted = |caches: &Value| -> resctrl::Counted {
+        let caches = caches.as_array().into_iter().flatten();
+        let of = |cache: &Value, key| cache.get(key).and_then(Value::as_u64);
+        let told =
+            |cache| Some((of(cache, "id")?, [of(cache, "mbm_total_bytes"), of(cache, "mbm_local_bytes")]));
+        caches.filter_map(told).collect()
+    };
+    let groups = told.get("group_mbm").and_then(Value::as_object).into_iter().flatten();
+    let groups = groups.take(resctrl::MOST).map(|(name, caches)| (name.clone(), counted(caches))).collect();
+    let now = resctrl::Reading { at: dated.counted_at, groups };
+    silicon.know(host_root, &now.groups);
+    resctrl::take(before, &now, snapshot, silicon, fold);
+    *before = now;
 }
 
 /// Power and frequency of the machine.
