@@ -147,7 +147,7 @@ impl<'a> Asked<'a> {
     fn choose(&self, of: (&'a Subject, bool), place: usize, metric: &Metric) -> Chosen<'a> {
         let (subject, gone) = of;
         let mut best: Option<Chosen<'a>> = None;
-        let ranked = ranked(metric, self.view.kernel.unified, self.terms.ranking);
+        let ranked = ranked(metric, (self.view.kernel.unified, self.view.kernel.hybrid), self.terms.ranking);
         let mut better_could = false;
         for source in ranked.into_iter().flatten() {
             let Some(mut chosen) = self.judged(source, of, place) else {
