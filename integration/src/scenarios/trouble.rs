@@ -49,7 +49,8 @@ impl<R: Runtime> World<R> {
         (count, count - in_time.unwrap_or(0.0))
     }
 
-    async fn default_answers(&self) -> f64 {
+    /// Hooks that the gateway has answered without the orm.
+    pub async fn default_answers(&self) -> f64 {
         total(&self.gateway_page().await, "oxalyst_hook_default_answers_total", "").unwrap_or(0.0)
     }
 
