@@ -49,9 +49,16 @@ impl<R: Runtime> World<R> {
         (count, count - in_time.unwrap_or(0.0))
     }
 
-    /// Hooks that the gateway has answered without the orm.
-    pub async fn default_answers(&self) -> f64 {
+    async fn default_answers(&self) -> f64 {
         total(&self.gateway_page().await, "oxalyst_hook_default_answers_total", "").unwrap_or(0.0)
+    }
+
+    /// How often it was too slow for its runtime so far: hooks that the gateway answered without the orm, and sessions that ended.
+    /// Only where this stays the same says a container's first instruction what the orm decided.
+    pub async fn too_slow(&self) -> f64 {
+        let page = self.gateway_page().await;
+        let names = ["oxalyst_hook_default_answers_total", "oxalyst_nri_reconnects_total"];
+        names.iter().filter_map(|name| total(&page, name, "")).sum()
     }
 
     /// Waits until the pod has a set of its own, in the ledger and in the kernel.
