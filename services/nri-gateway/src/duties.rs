@@ -138,7 +138,8 @@ pub async fn perform(
         while let Ok(release) = outlet.releases.try_recv() {
             queue(&mut waiting, release, &outlet.unheard);
         }
-        if *synchronised.borrow() && has_successor(&roster, &waiting).await {
+        let is_suspended = orm.is_suspended();
+        if !is_suspended && *synchronised.borrow() && has_successor(&roster, &waiting).await {
             list_is_due = true;
             if let Err(e) = reconcile(&orm, &roster, &kernel).await {
                 tracing::debug!(error = %e, waiting = waiting.len(), "releases wait");
@@ -146,7 +147,10 @@ pub async fn perform(
             }
             list_is_due = false;
         }
-        if let Err(e) = release_all(&orm, &mut waiting, &outlet.unheard).await {
+        // What it cannot hear would only wait before it, as often as it was repeated: it is told everything when it answers again.
+        if is_suspended {
+            list_is_due = true;
+        } else if let Err(e) = release_all(&orm, &mut waiting, &outlet.unheard).await {
             tracing::debug!(error = %e, waiting = waiting.len(), "releases wait");
         } else if let Err(e) = resize_all(&orm, &mut resizes).await {
             tracing::debug!(error = %e, waiting = resizes.len(), "resizes wait");
