@@ -61,6 +61,14 @@ pub enum File {
     IoBytes,
     /// v1 `blkio.throttle.io_serviced_recursive`.
     IoCounts,
+    /// v1 `blkio.bfq.io_service_bytes_recursive`, where the one before tells of no device.
+    BfqBytes,
+    /// v1 `blkio.bfq.io_serviced_recursive`, likewise.
+    BfqCounts,
+    /// v1 `blkio.io_service_bytes_recursive`: the CFQ scheduler's, likewise.
+    CfqBytes,
+    /// v1 `blkio.io_serviced_recursive`, likewise.
+    CfqCounts,
     /// `pids.current`.
     Pids,
     /// `pids.max`.
@@ -128,11 +136,11 @@ pub enum Contents {
     Oom(OomEvents),
     /// v2.
     Io(IoStat),
-    /// v1: read and written, bytes or operations.
-    ReadWritten(u64, u64),
+    /// v1: read and written, bytes or operations, and the file that counts them: each counts from its own beginning.
+    ReadWritten(u64, u64, File),
     /// Of one NUMA node.
     NumaMemory(NumaMemory),
-    /// Nothing that is not told by parts.
+    /// Nothing, or nothing that is not told by parts.
     Parts,
     /// `/proc/stat`.
     NodeStat(ProcStat),
@@ -190,7 +198,7 @@ pub struct Reading<'a> {
 
 impl File {
     /// Those of a container.
-    pub const CONTAINER: [Self; 31] = [
+    pub const CONTAINER: [Self; 35] = [
         Self::CpuUsage,
         Self::CpuStat,
         Self::MemoryUsage,
@@ -214,6 +222,10 @@ impl File {
         Self::NumaStat,
         Self::IoBytes,
         Self::IoCounts,
+        Self::BfqBytes,
+        Self::BfqCounts,
+        Self::CfqBytes,
+        Self::CfqCounts,
         Self::Pids,
         Self::PidsLimit,
         Self::Huge64K,
@@ -270,6 +282,15 @@ impl File {
         )
     }
 
+    /// The file in whose place it is read, where that one tells of no device.
+    pub const fn in_place_of(self) -> Option<Self> {
+        match self {
+            Self::BfqBytes | Self::CfqBytes => Some(Self::IoBytes),
+            Self::BfqCounts | Self::CfqCounts => Some(Self::IoCounts),
+            _ => None,
+        }
+    }
+
     /// Size of the huge pages that it counts, KiB: every size that Linux has on x86-64 and on arm64, whatever its base page.
     pub const fn huge_kib(self) -> Option<u64> {
         Some(match self {
@@ -314,6 +335,10 @@ impl File {
             (Self::IoBytes, false) => (Controller::Blkio, "blkio.throttle.io_service_bytes_recursive"),
             (Self::IoBytes, true) => (Controller::Blkio, "io.stat"),
             (Self::IoCounts, false) => (Controller::Blkio, "blkio.throttle.io_serviced_recursive"),
+            (Self::BfqBytes, false) => (Controller::Blkio, "blkio.bfq.io_service_bytes_recursive"),
+            (Self::BfqCounts, false) => (Controller::Blkio, "blkio.bfq.io_serviced_recursive"),
+            (Self::CfqBytes, false) => (Controller::Blkio, "blkio.io_service_bytes_recursive"),
+            (Self::CfqCounts, false) => (Controller::Blkio, "blkio.io_serviced_recursive"),
             (Self::Pids, _) => (Controller::Pids, "pids.current"),
             (Self::PidsLimit, _) => (Controller::Pids, "pids.max"),
             (Self::Huge64K, false) => (Controller::Hugetlb, "hugetlb.64KB.usage_in_bytes"),
@@ -383,10 +408,15 @@ impl File {
             Self::MemoryStat => Contents::MemoryStat(parse::memory_stat_v1(bytes)?),
             Self::OomEvents => Contents::Oom(parse::oom_events(bytes)?),
             Self::IoBytes if unified => Contents::Io(parse::io_stat(bytes)?),
-            Self::IoBytes | Self::IoCounts => {
-                let (read, written) = parse::blkio(bytes)?;
-                Contents::ReadWritten(read, written)
-            }
+            Self::IoBytes
+            | Self::IoCounts
+            | Self::BfqBytes
+            | Self::BfqCounts
+            | Self::CfqBytes
+            | Self::CfqCounts => match parse::blkio(bytes)? {
+                Some((read, written)) => Contents::ReadWritten(read, written, self),
+                None => Contents::Parts,
+            },
             Self::CpuPressure
             | Self::MemoryPressure
             | Self::IoPressure

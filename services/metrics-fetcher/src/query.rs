@@ -411,7 +411,12 @@ pub fn sources(view: &View, schedule: Schedule, set_up: &[SetUp]) -> Vec<proto::
             late_reads_total: pass.late,
             ..base.clone()
         },
-        proto::SourceInfo { name: "proc".to_owned(), subjects: 1, ..base },
+        proto::SourceInfo {
+            name: "proc".to_owned(),
+            subjects: 1,
+            error: pass.node_failure.as_deref().unwrap_or_default().to_owned(),
+            ..base
+        },
     ];
     let of = |source| set_up.iter().find(|s| s.source == source);
     all.extend(view.layers.iter().map(|layer| proto::SourceInfo {

@@ -33,7 +33,7 @@ pub enum Absent {
     Reset,
     /// The limit is no limit: there is no number.
     Unlimited,
-    /// The file is readable and does not tell it.
+    /// The file or the document is readable and does not tell it.
     NotTold,
     /// A file could not be opened, read or understood; the text names it.
     Unreadable(Arc<String>),
@@ -47,6 +47,8 @@ pub enum Absent {
     OutOfRange(f64),
     /// The source tells of an earlier time than it did before.
     WentBack,
+    /// What the source says there is no number.
+    NotNumber,
 }
 
 /// What is known of one metric of one subject: the last reading, and what came of the newest attempt if not a reading.
@@ -151,12 +153,13 @@ impl fmt::Display for Absent {
             Self::FirstReading => f.write_str("a rate needs two readings, there is one so far"),
             Self::Reset => f.write_str("the counter was reset since the last reading"),
             Self::Unlimited => f.write_str("unlimited"),
-            Self::NotTold => f.write_str("its file is readable and does not tell it"),
+            Self::NotTold => f.write_str("its source answers and does not tell it"),
             Self::Unreadable(what) => f.write_str(what),
             Self::Removed => f.write_str("the cgroup was removed"),
             Self::NotHere => f.write_str("this machine has no file that tells it"),
             Self::NoSourceTime => f.write_str("the source does not say when it was true"),
             Self::OutOfRange(value) => write!(f, "the source says {value}, which cannot be"),
+            Self::NotNumber => f.write_str("what its source says there is no number"),
             Self::WentBack => f.write_str("the source tells of an earlier time than it did before"),
         }
     }

@@ -74,8 +74,10 @@ pub struct PassReport {
     pub open_files: usize,
     /// Files that could not be read or understood.
     pub failed_files: usize,
-    /// One of them, as an example.
+    /// One of them, as an example; of a pass over cgroups one of theirs.
     pub failure: Option<Arc<str>>,
+    /// One of `/proc` and sysfs.
+    pub node_failure: Option<Arc<str>>,
     /// What ails the source as a whole; `None` while healthy.
     pub trouble: Option<Arc<str>>,
     /// Cgroups that went away so far.

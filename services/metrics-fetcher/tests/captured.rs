@@ -137,6 +137,7 @@ fn both_drivers_are_told_the_same_rows_and_every_row_of_the_version_is_told() {
         };
         let [one, other] = [&snapshot.containers[0], &snapshot.containers[1]].map(told);
         assert_eq!(one, other, "a name changes nothing of what is told");
-        assert!(one.iter().filter(|told| **told).count() > 40, "{one:?}");
+        // The v1 kernel counted no block I/O.
+        assert!(one.iter().filter(|told| **told).count() >= 40, "{one:?}");
     }
 }

@@ -29,12 +29,13 @@ const WELL: u8 = 0;
 const NONSENSE: u8 = 7;
 const AHEAD: u8 = 8;
 const BACK: u8 = 9;
-const FAULTS: [(u8, &str); 5] = [
+const FAULTS: [(u8, &str); 6] = [
     (1, "HTTP 500"),
     (2, "not what was asked for"),
     (3, "did not answer"),
     (4, "answered more than"),
-    (5, "its status is"),
+    (5, "says that it failed: its status is 1, not 0"),
+    (10, "hold nothing of what is asked for"),
 ];
 
 struct World {
@@ -121,6 +122,8 @@ async fn answer(mood: u8, path: &str, now: i64) -> Response {
             Body::from_stream(tokio_stream::iter(pieces)).into_response()
         }
         5 => "{\"status\":1}".into_response(),
+        10 if path.contains("summary") => "{}".into_response(),
+        10 => "{\"status\":0,\"data\":{}}".into_response(),
         6 if !path.contains("realtime") => std::future::pending().await,
         _ if path.contains("realtime/power") => {
             let sensors = format!(r#"{{"total_power":300.5,"update_time":{}}}"#, now);

@@ -9,7 +9,7 @@ use metrics_fetcher::names::Known;
 use metrics_fetcher::query::{self, Terms};
 use metrics_fetcher::rank::Ranking;
 use metrics_fetcher::sample::Ages;
-use metrics_fetcher::sources::cgroup::{Pass, PassSettings, top_cgroups};
+use metrics_fetcher::sources::cgroup::{Pass, PassSettings, Schedule, top_cgroups};
 use metrics_fetcher::store::{Snapshot, View};
 use oxalyst_cgroups::fixture::{Fixture, Layout};
 use oxalyst_cgroups::{CgroupPath, Controller};
@@ -25,6 +25,15 @@ struct World {
     snapshot: Snapshot,
 }
 
+fn settings(host_root: &std::path::Path) -> PassSettings {
+    PassSettings {
+        host_root: host_root.to_path_buf(),
+        roots: vec![CgroupPath::default()],
+        forget: Duration::from_secs(20),
+        cgroups: Vec::new(),
+    }
+}
+
 impl World {
     fn new(layout: Layout) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -33,13 +42,7 @@ impl World {
         fixture.cgroup(&path("kubepods/burstable/pod1/abc")).unwrap();
         fixture.cgroup(&path("kubepods")).unwrap();
         let clock = ManualClock::default();
-        let settings = PassSettings {
-            host_root: dir.path().to_path_buf(),
-            roots: vec![CgroupPath::default()],
-            forget: Duration::from_secs(20),
-            cgroups: Vec::new(),
-        };
-        let pass = Pass::new(settings, Arc::new(clock.clone()));
+        let pass = Pass::new(settings(dir.path()), Arc::new(clock.clone()));
         Self { dir, fixture, clock, pass, snapshot: Snapshot::default() }
     }
 
@@ -164,6 +167,131 @@ fn io_pids_limits_and_kills_of_both_versions() {
         assert_eq!(one("mem.workingset.container").value, Some(f64::from(1 << 20)), "{layout:?}");
         let tasks = one("cpu.nr.runnable.container");
         assert!(tasks.quality() == Quality::Missing && tasks.reason.contains("CGROUPSTATS"), "{tasks:?}");
+    }
+}
+
+#[test]
+fn on_v1_files_that_count_no_io_tell_nothing_and_those_that_count_are_read_instead() {
+    let mut world = World::new(Layout::V1);
+    let abc = path("kubepods/burstable/pod1/abc");
+    let set = |world: &World, file: &str, text: &str| {
+        world.fixture.set(Controller::Blkio, &abc, file, text).unwrap()
+    };
+    let throttle = "blkio.throttle.io_service_bytes_recursive";
+    set(&world, throttle, "Total 0\n");
+    world.tick(1);
+    world.tick(2);
+    let silent = world.all("blkio.write.bps.container").remove(0);
+    assert_eq!((silent.value, silent.quality()), (None, Quality::Missing), "{}", silent.reason);
+    for scheduler in ["blkio.io_service_bytes_recursive", "blkio.bfq.io_service_bytes_recursive"] {
+        set(&world, scheduler, "8:0 Read 0\n8:0 Write 1000\nTotal 1000\n");
+        // A file that was not there is looked for again after some passes.
+        (0..20).for_each(|_| world.tick(1));
+        set(&world, scheduler, "8:0 Read 0\n8:0 Write 5000\nTotal 5000\n");
+        world.tick(2);
+        assert_eq!(world.all("blkio.write.bps.container")[0].value, Some(2000.0), "{scheduler}");
+    }
+    // No rate spans two files.
+    set(&world, throttle, "8:0 Read 0\n8:0 Write 900000\nTotal 900000\n");
+    world.tick(1);
+    assert_eq!(world.all("blkio.write.bps.container")[0].value, Some(2000.0), "what was told before holds");
+    set(&world, throttle, "8:0 Read 0\n8:0 Write 900500\nTotal 900500\n");
+    world.tick(1);
+    assert_eq!(world.all("blkio.write.bps.container")[0].value, Some(500.0));
+    assert_eq!(world.snapshot.pass.failed_files, 0, "{:?}", world.snapshot.pass.failure);
+}
+
+#[test]
+fn time_in_user_mode_is_sampled_at_the_tick_and_says_so_and_is_never_more_than_all() {
+    for layout in [Layout::V1, Layout::V2] {
+        let mut world = World::new(layout);
+        let abc = path("kubepods/burstable/pod1/abc");
+        let used = |world: &World, all: u64, user: u64, system: u64| match layout {
+            Layout::V1 => {
+                for (file, ms) in
+                    [("cpuacct.usage", all), ("cpuacct.usage_user", user), ("cpuacct.usage_sys", system)]
+                {
+                    world
+                        .fixture
+                        .set(Controller::Cpuacct, &abc, file, &format!("{}\n", ms * 1_000_000))
+                        .unwrap();
+                }
+            }
+            _ => {
+                let [all, user, system] = [all, user, system].map(|ms| ms * 1000);
+                let text = format!("usage_usec {all}\nuser_usec {user}\nsystem_usec {system}\n");
+                world.fixture.set(Controller::Cpu, &abc, "cpu.stat", &text).unwrap();
+            }
+        };
+        let told = |world: &World, metric: &str| world.all(metric).remove(0);
+        used(&world, 1000, 1000, 0);
+        world.tick(1);
+        used(&world, 2000, 1900, 100);
+        world.tick(1);
+        assert_eq!(told(&world, "cpu.usage.container").value, Some(1.0), "{layout:?}");
+        assert_eq!(
+            told(&world, "cpu.usage.user.container").value,
+            None,
+            "a window of ticks is two seconds or more"
+        );
+        used(&world, 2500, 2600, 200);
+        world.tick(1);
+        let [user, system] = ["cpu.usage.user.container", "cpu.usage.sys.container"].map(|m| told(&world, m));
+        assert_eq!((user.value, user.quality()), (Some(0.75), Quality::Clamped), "{layout:?} {user:?}");
+        assert_eq!((system.value, system.quality()), (Some(0.1), Quality::Fresh), "{layout:?} {system:?}");
+        assert_eq!((user.interval_ms, user.resolution), (2000, Some(0.005)), "{layout:?}");
+        // The next window begins where this one ends.
+        used(&world, 4500, 4000, 900);
+        world.tick(2);
+        assert_eq!(told(&world, "cpu.usage.user.container").value, Some(0.7), "{layout:?}");
+    }
+}
+
+#[test]
+fn proc_has_a_health_of_its_own() {
+    let mut world = World::new(Layout::V2);
+    let file = world.dir.path().join("proc/meminfo");
+    world.tick(1);
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    let errors = |world: &World| -> Vec<(String, bool)> {
+        let view = View { kernel: Arc::new(world.snapshot.clone()), layers: Vec::new() };
+        let second = Duration::from_secs(1);
+        let schedule = Schedule { period: second, deadline: second, read_deadline: second };
+        query::sources(&view, schedule, &[])
+            .into_iter()
+            .map(|s| (s.name, s.error.contains("meminfo")))
+            .collect()
+    };
+    let all = |cgroup, proc| vec![("cgroup-v2".to_owned(), cgroup), ("proc".to_owned(), proc)];
+    assert_eq!(errors(&world), all(false, false));
+    world.pass = Pass::new(settings(world.dir.path()), Arc::new(world.clock.clone()));
+    world.tick(1);
+    assert_eq!(errors(&world), all(false, true));
+    assert!(world.snapshot.pass.failed_files > 0);
+}
+
+#[test]
+fn a_cgroup_that_goes_folder_by_folder_is_no_failure_and_one_that_stays_without_a_file_is() {
+    let mut world = World::new(Layout::V1);
+    let dir = world.fixture.dir(Controller::Cpuacct, &path("kubepods/burstable/pod1/abc"));
+    std::fs::remove_dir_all(&dir).unwrap();
+    world.tick(1);
+    assert_eq!(world.snapshot.pass.failed_files, 0, "{:?}", world.snapshot.pass.failure);
+    let told = world.all("cpu.usage.container").remove(0);
+    assert!(told.reason.contains("cpuacct.usage") && told.reason.contains("abc"), "{}", told.reason);
+    world.tick(1);
+    assert!(world.snapshot.pass.failed_files > 0);
+}
+
+#[test]
+fn kills_of_a_cgroup_above_the_pods_are_told_where_they_are_of_all_within() {
+    for (layout, told) in [(Layout::V1, None), (Layout::V2, Some(0.0))] {
+        let mut world = World::new(layout);
+        world.tick(1);
+        let top = world.all("mem.oom.cgroup").into_iter().find(|s| s.cgroup == "/kubepods").unwrap();
+        assert_eq!(top.value, told, "{layout:?} {}", top.reason);
+        assert_eq!(top.reason.contains("own tasks alone"), layout == Layout::V1, "{}", top.reason);
     }
 }
 

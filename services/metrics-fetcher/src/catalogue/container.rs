@@ -2,7 +2,7 @@
 
 use oxalyst_cgroups::parse::{NumaMemory, Reclaim};
 
-use super::Kind::{self, Level, Rate};
+use super::Kind::{self, Level, Rate, Ticks};
 use super::Origin::{self, From, Never};
 use super::Unit::{self, *};
 use super::{Metric, Scope, Told, take};
@@ -76,8 +76,8 @@ const fn fs(name: &'static str, unit: Unit, path: &'static str, help: &'static s
 #[rustfmt::skip] // one row a line: it is a table
 pub static CONTAINER: &[Metric] = &[
     container("cpu.usage.container", Cores, Rate, From(File::CpuUsage), BOTH_CPU, cpu_seconds, "CPU time used").malachite("Cpu/cpu_usage_ratio", 1.0, Level).kubelet("cpu/usageCoreNanoSeconds", 1e-9, Rate).history(),
-    container("cpu.usage.user.container", Cores, Rate, From(File::CpuUser), BOTH_CPU, user_seconds, "Of it in user mode").malachite("Cpu/cpu_user_usage_ratio", 1.0, Level),
-    container("cpu.usage.sys.container", Cores, Rate, From(File::CpuSystem), BOTH_CPU, system_seconds, "Of it in the kernel").malachite("Cpu/cpu_sys_usage_ratio", 1.0, Level),
+    container("cpu.usage.user.container", Cores, Ticks, From(File::CpuUser), BOTH_CPU, user_seconds, "Of it in user mode, as far as the clock tick tells").malachite("Cpu/cpu_user_usage_ratio", 1.0, Level),
+    container("cpu.usage.sys.container", Cores, Ticks, From(File::CpuSystem), BOTH_CPU, system_seconds, "Of it in the kernel, likewise").malachite("Cpu/cpu_sys_usage_ratio", 1.0, Level),
     container("cpu.quota.container", Microseconds, Level, From(File::CpuQuota), From(File::CpuMax), quota, "CPU time that may be used in each period").malachite_v1("Cpu/cfs_quota_us", 1.0, Level).malachite_v2("Cpu/max", 1.0, Level).limit(),
     container("cpu.period.container", Microseconds, Level, From(File::CpuPeriod), From(File::CpuMax), period, "Length of a period").malachite_v1("Cpu/cfs_period_us", 1.0, Level).malachite_v2("Cpu/max_period", 1.0, Level),
     bare("cpu.limit.container", Cores, "Quota by period; missing where there is no quota").derived(&["cpu.quota.container", "cpu.period.container"], quotient),
@@ -135,7 +135,7 @@ pub static CONTAINER: &[Metric] = &[
     container("mem.pgmajfault.container", Count, Level, BOTH_MEM, BOTH_MEM, |c| memory(c, |m| m.pgmajfault), "Page faults that needed I/O").malachite_v1("Memory/total_pgmajfault", 1.0, Level).malachite_v2("Memory/mem_stats/pgmajfault", 1.0, Level),
     container("mem.pgfault.container.rate", PerSecond, Rate, BOTH_MEM, BOTH_MEM, |c| memory(c, |m| m.pgfault), "Page faults a second").malachite_v1("Memory/total_pgfault", 1.0, Rate).malachite_v2("Memory/mem_stats/pgfault", 1.0, Rate),
     container("mem.pgmajfault.container.rate", PerSecond, Rate, BOTH_MEM, BOTH_MEM, |c| memory(c, |m| m.pgmajfault), "Page faults that needed I/O, a second").malachite_v1("Memory/total_pgmajfault", 1.0, Rate).malachite_v2("Memory/mem_stats/pgmajfault", 1.0, Rate),
-    container("mem.oom.container", Count, Level, From(File::OomEvents), From(File::OomEvents), oom_kill, "Tasks killed for want of memory (malachite's counts other events, and is not taken)"),
+    container("mem.oom.container", Count, Level, From(File::OomEvents), From(File::OomEvents), oom_kill, "Tasks killed for want of memory, on v1 without those of cgroups within (malachite's counts other events, and is not taken)"),
     container("mem.oom.container.rate", PerSecond, Rate, From(File::OomEvents), From(File::OomEvents), oom_kill, "Tasks killed for want of memory, a second"),
     container("mem.allocstall.container", Count, Level, BOTH_MEM, Never(PATCHED), |c| reclaim(c, |r| r.allocstall), "Stalls of allocations; v1 tells it on a patched kernel").malachite_v1("Memory/total_allocstall", 1.0, Level),
     counter("mem.kswapdstall.container", Pages, Level, BOTH_MEM, |c| reclaim(c, |r| r.steal_kswapd), "Memory/mem_stats/pgsteal_kswapd", "Pages that kswapd reclaimed; v1 tells it on a patched kernel").malachite_v1("Memory/total_kswapd_steal", 1.0, Level),
@@ -166,7 +166,7 @@ pub static CONTAINER: &[Metric] = &[
     container("mem.psiavg60.container", Percent, Level, Never(NO_PSI), From(File::MemoryPressure), |c| some(c, |s| s.avg60 * 100.0), "Percent of the last 60 s in which some task waited for memory").malachite_v2("Memory/mem_pressure/some/avg60", 1.0, Level),
     container("io.psi.some.avg10.container", Ratio, Level, Never(NO_PSI), From(File::IoPressure), |c| some(c, |s| s.avg10), "Share of the last 10 s in which some task waited for I/O").malachite_v2("BlkIO/io_pressure/some/avg10", 0.01, Level),
     container("io.psi.full.avg10.container", Ratio, Level, Never(NO_PSI), From(File::IoPressure), |c| full(c, |s| s.avg10), "The same of all its tasks at once").malachite_v2("BlkIO/io_pressure/full/avg10", 0.01, Level),
-    container("blkio.read.bps.container", BytesPerSecond, Rate, From(File::IoBytes), From(File::IoBytes), |c| read(c, |i| i.read_bytes), "Bytes read from block devices a second (malachite counts calls on file systems, and is not taken)"),
+    container("blkio.read.bps.container", BytesPerSecond, Rate, From(File::IoBytes), From(File::IoBytes), |c| read(c, |i| i.read_bytes), "Bytes read from block devices a second; on v1 missing while no file counts (malachite counts calls on file systems, and is not taken)"),
     container("blkio.write.bps.container", BytesPerSecond, Rate, From(File::IoBytes), From(File::IoBytes), |c| written(c, |i| i.written_bytes), "Bytes written to block devices a second"),
     container("blkio.read.iops.container", PerSecond, Rate, From(File::IoCounts), From(File::IoBytes), |c| read(c, |i| i.reads), "Reads from block devices a second"),
     container("blkio.write.iops.container", PerSecond, Rate, From(File::IoCounts), From(File::IoBytes), |c| written(c, |i| i.writes), "Writes to block devices a second"),

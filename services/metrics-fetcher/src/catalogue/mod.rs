@@ -218,6 +218,13 @@ fn renamed(rows: &'static [Metric], scope: Scope) -> Vec<Metric> {
         scope,
         kubelet: Remote::Never(NOT_KUBELET),
         history: false,
+        v1: match m.v1 {
+            // Of a cgroup above the pods it would not be what the name says, and not what v2 tells.
+            Origin::From(File::OomEvents) => {
+                Origin::Never("cgroup v1 counts kills of the cgroup's own tasks alone")
+            }
+            v1 => v1,
+        },
         ..*m
     };
     // What only the kubelet tells it tells of containers; those rows stand last, so that all places stay the same.
@@ -241,6 +248,11 @@ pub fn find(name: &str) -> Option<(usize, &'static Metric)> {
         Scope::ALL.into_iter().flat_map(|s| of(s).iter().enumerate()).map(|(i, m)| (m.name, (i, m))).collect()
     });
     NAMES.get(name).copied()
+}
+
+/// CPU time that a cgroup used so far, seconds, where a file tells it.
+pub(crate) fn cpu_time(contents: &Contents) -> Option<f64> {
+    if let Told::Value(seconds) = take::cpu_seconds(contents) { Some(seconds) } else { None }
 }
 
 /// The derived rows of a scope in an order in which inputs come first: place of each, places of its inputs, formula.

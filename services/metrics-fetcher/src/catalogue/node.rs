@@ -36,6 +36,11 @@ const fn far(name: &'static str, unit: Unit, kind: Kind, help: &'static str) -> 
     Metric::row(name, Scope::Node, unit, kind, help)
 }
 
+/// The kernel has a file of it, which is not read here.
+const fn unread(name: &'static str, why: &'static str, unit: Unit, kind: Kind, help: &'static str) -> Metric {
+    far(name, unit, kind, help).file(Origin::Never(why), Origin::Never(why), take::nothing)
+}
+
 const fn fs(name: &'static str, unit: Unit, path: &'static str, help: &'static str) -> Metric {
     far(name, unit, Level, help).kubelet(path, 1.0, Level)
 }
@@ -86,28 +91,28 @@ pub static NODE: &[Metric] = &[
     node("mem.kswapd.pgscan.rate.system", "node_memory_kswapd_scan_pages_per_second", PerSecond, Rate, File::NodeVmstat, |c| vmstat(c, |v| v.scan_kswapd), "Pages a second (Katalyst: .delta.)").malachite("memory/system/vmstat_pgscan_kswapd", 1.0, Rate),
     node("mem.direct.pgscan.rate.system", "node_memory_direct_scan_pages_per_second", PerSecond, Rate, File::NodeVmstat, |c| vmstat(c, |v| v.scan_direct), "Pages a second (Katalyst: .delta.)").malachite("memory/system/vmstat_pgscan_direct", 1.0, Rate),
     node("mem.scale.factor.system", "node_memory_watermark_scale_factor", Count, Level, File::NodeScaleFactor, number, "Distance between the watermarks in 1/10000 of the memory").malachite("memory/system/vm_watermark_scale_factor", 1.0, Level),
-    far("mem.sock.tcp.system", Pages, Level, "Memory of TCP sockets").malachite("memory/system/mem_sock_tcp", 1.0, Level),
-    far("mem.sock.tcp_limit.system", Pages, Level, "Its limit").malachite("memory/system/mem_sock_tcp_limit", 1.0, Level),
-    far("mem.sock.udp.system", Pages, Level, "Memory of UDP sockets").malachite("memory/system/mem_sock_udp", 1.0, Level),
-    far("mem.sock.udp_limit.system", Pages, Level, "Its limit").malachite("memory/system/mem_sock_udp_limit", 1.0, Level),
+    unread("mem.sock.tcp.system", "it is not read from /proc/net/sockstat and /proc/sys/net", Pages, Level, "Memory of TCP sockets").malachite("memory/system/mem_sock_tcp", 1.0, Level),
+    unread("mem.sock.tcp_limit.system", "it is not read from /proc/net/sockstat and /proc/sys/net", Pages, Level, "Its limit").malachite("memory/system/mem_sock_tcp_limit", 1.0, Level),
+    unread("mem.sock.udp.system", "it is not read from /proc/net/sockstat and /proc/sys/net", Pages, Level, "Memory of UDP sockets").malachite("memory/system/mem_sock_udp", 1.0, Level),
+    unread("mem.sock.udp_limit.system", "it is not read from /proc/net/sockstat and /proc/sys/net", Pages, Level, "Its limit").malachite("memory/system/mem_sock_udp_limit", 1.0, Level),
     node("cpu.psi.some.avg10.system", "node_cpu_pressure_some_ratio", Ratio, Level, File::NodeCpuPressure, |c| some(c, |s| s.avg10), "Share of the last 10 s in which some task waited for a CPU").malachite("compute/pressure/some/avg10", 0.01, Level),
     node("cpu.psi.full.avg10.system", "node_cpu_pressure_full_ratio", Ratio, Level, File::NodeCpuPressure, |c| full(c, |s| s.avg10), "The same of all tasks at once").malachite("compute/pressure/full/avg10", 0.01, Level),
     node("mem.psi.some.avg10.system", "node_memory_pressure_some_ratio", Ratio, Level, File::NodeMemoryPressure, |c| some(c, |s| s.avg10), "Share of the last 10 s in which some task waited for memory"),
     node("mem.psi.full.avg10.system", "node_memory_pressure_full_ratio", Ratio, Level, File::NodeMemoryPressure, |c| full(c, |s| s.avg10), "The same of all tasks at once"),
     node("io.psi.some.avg10.system", "node_io_pressure_some_ratio", Ratio, Level, File::NodeIoPressure, |c| some(c, |s| s.avg10), "Share of the last 10 s in which some task waited for I/O"),
     node("io.psi.full.avg10.system", "node_io_pressure_full_ratio", Ratio, Level, File::NodeIoPressure, |c| full(c, |s| s.avg10), "The same of all tasks at once"),
-    far("net.tcp.delay_acks", Count, Level, "Delayed acknowledgements").malachite("network/tcp/tcp_delay_acks", 1.0, Level),
-    far("net.tcp.listen_overflows", Count, Level, "Connections lost to a full queue").malachite("network/tcp/tcp_listen_overflows", 1.0, Level),
-    far("net.tcp.listen_drops", Count, Level, "Connections dropped while listening").malachite("network/tcp/tcp_listen_drops", 1.0, Level),
-    far("net.tcp.abort_on_memory", Count, Level, "Connections ended for want of memory").malachite("network/tcp/tcp_abort_on_memory", 1.0, Level),
-    far("net.tcp.req_q_full_drop", Count, Level, "Requests dropped by a full queue").malachite("network/tcp/tcp_req_q_full_drop", 1.0, Level),
-    far("net.tcp.retran", Ratio, Level, "Share of segments sent again, as malachite tells it").malachite("network/tcp/tcp_retran", 1.0, Level),
-    far("net.tcp.retrans_segs", Count, Level, "Segments sent again").malachite("network/tcp/tcp_retrans_segs", 1.0, Level),
-    far("net.tcp.out_segs", Count, Level, "Segments sent").malachite("network/tcp/tcp_out_segs", 1.0, Level),
-    far("net.tcp.close_wait", Count, Level, "Connections in CLOSE_WAIT").malachite("network/tcp/tcp_close_wait", 1.0, Level),
-    far("zram.used.total.system", Bytes, Level, "Memory that zram takes").malachite("derived/zram_used", 1.0, Level),
-    far("zram.compr.usage.system", Bytes, Level, "Compressed data in zram").malachite("derived/zram_compr", 1.0, Level),
-    far("zram.origin.usage.system", Bytes, Level, "The same before compression").malachite("derived/zram_orig", 1.0, Level),
+    unread("net.tcp.delay_acks", "it is not read from /proc/net/netstat", Count, Level, "Delayed acknowledgements").malachite("network/tcp/tcp_delay_acks", 1.0, Level),
+    unread("net.tcp.listen_overflows", "it is not read from /proc/net/netstat", Count, Level, "Connections lost to a full queue").malachite("network/tcp/tcp_listen_overflows", 1.0, Level),
+    unread("net.tcp.listen_drops", "it is not read from /proc/net/netstat", Count, Level, "Connections dropped while listening").malachite("network/tcp/tcp_listen_drops", 1.0, Level),
+    unread("net.tcp.abort_on_memory", "it is not read from /proc/net/netstat", Count, Level, "Connections ended for want of memory").malachite("network/tcp/tcp_abort_on_memory", 1.0, Level),
+    unread("net.tcp.req_q_full_drop", "it is not read from /proc/net/netstat", Count, Level, "Requests dropped by a full queue").malachite("network/tcp/tcp_req_q_full_drop", 1.0, Level),
+    unread("net.tcp.retran", "it is not read from /proc/net/snmp", Ratio, Level, "Share of segments sent again, as malachite tells it").malachite("network/tcp/tcp_retran", 1.0, Level),
+    unread("net.tcp.retrans_segs", "it is not read from /proc/net/snmp", Count, Level, "Segments sent again").malachite("network/tcp/tcp_retrans_segs", 1.0, Level),
+    unread("net.tcp.out_segs", "it is not read from /proc/net/snmp", Count, Level, "Segments sent").malachite("network/tcp/tcp_out_segs", 1.0, Level),
+    unread("net.tcp.close_wait", "it is not read from /proc/net/tcp", Count, Level, "Connections in CLOSE_WAIT").malachite("network/tcp/tcp_close_wait", 1.0, Level),
+    unread("zram.used.total.system", "it is not read from /sys/block", Bytes, Level, "Memory that zram takes").malachite("derived/zram_used", 1.0, Level),
+    unread("zram.compr.usage.system", "it is not read from /sys/block", Bytes, Level, "Compressed data in zram").malachite("derived/zram_compr", 1.0, Level),
+    unread("zram.origin.usage.system", "it is not read from /sys/block", Bytes, Level, "The same before compression").malachite("derived/zram_orig", 1.0, Level),
     fs("available.fs.node", Bytes, "fs/availableBytes", "File system of the kubelet: free"),
     fs("capacity.fs.node", Bytes, "fs/capacityBytes", "Its size"),
     fs("used.fs.node", Bytes, "fs/usedBytes", "In use"),

@@ -105,11 +105,11 @@ pub(super) fn io(c: &Contents, v2: fn(&IoStat) -> u64) -> Told {
 }
 
 pub(super) fn read(c: &Contents, v2: fn(&IoStat) -> u64) -> Told {
-    if let Contents::ReadWritten(read, _) = c { told(Some(*read)) } else { io(c, v2) }
+    if let Contents::ReadWritten(read, ..) = c { told(Some(*read)) } else { io(c, v2) }
 }
 
 pub(super) fn written(c: &Contents, v2: fn(&IoStat) -> u64) -> Told {
-    if let Contents::ReadWritten(_, written) = c { told(Some(*written)) } else { io(c, v2) }
+    if let Contents::ReadWritten(_, written, _) = c { told(Some(*written)) } else { io(c, v2) }
 }
 
 pub(super) fn some(c: &Contents, field: fn(&Stall) -> f64) -> Told {

@@ -11,6 +11,10 @@ pub(super) struct Ailments {
     pub(super) went_back: usize,
     /// By how much it was ahead of the clock here, the most.
     pub(super) ahead: Option<Duration>,
+    /// What is not of the kind that it should be: a text in place of a number, a CPU without a number.
+    pub(super) malformed: usize,
+    /// The metric of the first of them.
+    pub(super) misshapen: Option<&'static str>,
     /// Values that cannot be.
     pub(super) nonsense: usize,
     /// The first of them: the metric, and what was said.
@@ -24,6 +28,7 @@ pub(super) struct Told {
     went_back: bool,
     ahead: bool,
     nonsense: bool,
+    malformed: bool,
 }
 
 // === impl Ailments ===
@@ -35,8 +40,20 @@ impl Ailments {
         self.example.get_or_insert((metric, value));
     }
 
+    /// Something of the wrong kind.
+    pub(super) fn malformed(&mut self, metric: &'static str) {
+        self.malformed += 1;
+        self.misshapen.get_or_insert(metric);
+    }
+
     /// The worst of it, for people; nothing of late values, which say so themselves.
     pub(super) fn text(&self) -> Option<String> {
+        if let (None, Some(metric)) = (self.example, self.misshapen) {
+            return Some(format!(
+                "{} values are not of their kind, one of them of {metric}: those before hold, and age",
+                self.malformed
+            ));
+        }
         match (self.example, self.went_back, self.ahead) {
             (Some((metric, value)), ..) => Some(format!(
                 "{} values cannot be, {metric} is said to be {value}: those before hold, and age",
@@ -71,6 +88,19 @@ impl Told {
                 );
             }
             Some(false) => tracing::info!(source, "all its values can be again"),
+            None => {}
+        }
+        match change(&mut self.malformed, now.malformed > 0) {
+            Some(true) => {
+                let (values, metric) = (now.malformed, now.misshapen.unwrap_or_default());
+                tracing::warn!(
+                    source,
+                    values,
+                    metric,
+                    "it tells values that are not of their kind; those before hold, and age"
+                );
+            }
+            Some(false) => tracing::info!(source, "all its values are of their kind again"),
             None => {}
         }
         match change(&mut self.went_back, now.went_back > 0) {

@@ -89,7 +89,7 @@ pub async fn follow<P: Probe>(mut apart: Apart, probe: P) {
             let (failed, failure) = told.map(|t| (t.failed, t.failure.clone())).unwrap_or_default();
             let finished = apart.clock.now();
             let trouble = outcome.err();
-            apart.health.told(trouble.as_deref(), finished);
+            apart.health.told(trouble.as_deref(), Some(finished), finished);
             apart.store.publish_layer(Layer {
                 source: apart.source,
                 period: apart.period,

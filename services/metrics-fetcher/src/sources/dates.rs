@@ -90,6 +90,15 @@ impl Dates {
     }
 }
 
+// === impl Dated ===
+
+impl Dated {
+    /// When it was true, unless something newer was told before.
+    pub(super) fn newest(self) -> Option<Now> {
+        (self.telling != Telling::WentBack).then_some(self.at)
+    }
+}
+
 // === impl Held ===
 
 impl Held {

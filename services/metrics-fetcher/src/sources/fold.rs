@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::ailments::Ailments;
 use super::cgroup::{growth, level};
 use super::dates::{Dated, Dates, Telling, signed};
-use crate::catalogue::{COUNTER_END, Field, Metric, Remote, Scope};
+use crate::catalogue::{COUNTER_END, Field, Metric, Remote, Scope, Unit};
 use crate::cells::Layout;
 use crate::clock::{Clock, Now};
 use crate::derive::derive;
@@ -60,6 +60,12 @@ pub(super) struct Fold {
     pub(super) stale_total: u64,
     /// Of this pass.
     pub(super) ailments: Ailments,
+    /// Values that were told in it, whatever came of them.
+    pub(super) values: usize,
+    /// When the newest of them was true; of none that is older than what was told before.
+    pub(super) newest: Option<Now>,
+    /// CPUs of the machine, where that is known.
+    pub(super) cpus: Option<f64>,
 }
 
 // === impl Fold ===
@@ -77,6 +83,9 @@ impl Fold {
             cycle: 0,
             stale_total: 0,
             ailments: Ailments::default(),
+            values: 0,
+            newest: None,
+            cpus: None,
         }
     }
 
@@ -89,6 +98,7 @@ impl Fold {
     pub(super) fn begin(&mut self, now: Now) {
         self.keep_time(now);
         (self.cycle, self.ailments) = (self.cycle + 1, Ailments::default());
+        (self.values, self.newest) = (0, None);
     }
 
     fn tick(&mut self) {
@@ -129,6 +139,7 @@ impl Fold {
             ailments.went_back += usize::from(dated.telling == Telling::WentBack);
             dates.push((block.name, dated));
         }
+        let (mut told_of, mut newest) = (0, None);
         let before = Arc::clone(&held.subject);
         let next = Arc::make_mut(&mut held.subject);
         (next.read, next.cycle, next.removed) = (Some(now), self.cycle, None);
@@ -145,8 +156,11 @@ impl Fold {
             let value = match told(metric, field, blocks) {
                 Ok(value) => value,
                 Err(absent) => {
-                    if let Absent::OutOfRange(value) = absent {
-                        ailments.wrong(metric.name, value);
+                    told_of += usize::from(absent != Absent::NotTold);
+                    match absent {
+                        Absent::OutOfRange(value) => ailments.wrong(metric.name, value),
+                        Absent::NotNumber => ailments.malformed(metric.name),
+                        _ => {}
                     }
                     *next = cell.after(Err(absent));
                     continue;
@@ -156,6 +170,7 @@ impl Fold {
                 *next = cell.after(Err(Absent::NoSourceTime));
                 continue;
             };
+            (told_of, newest) = (told_of + 1, newest.max(dated.newest()));
             if now.since(dated.at) > self.late || dated.telling == Telling::WentBack {
                 self.stale_total += 1;
                 ailments.late += usize::from(dated.telling != Telling::WentBack);
@@ -174,13 +189,14 @@ impl Fold {
                     let reading = Reading::level(value, dated.at);
                     growth(metric, field.kind, cell, counter, reading, of, metric.most_growth(None))
                 }
-                _ => level(metric, cell, Reading::level(value, dated.at)),
+                _ => level(metric, cell, within(metric, Reading::level(value, dated.at), self.cpus)),
             };
             if let Some(Absent::OutOfRange(value)) = next.absent {
                 ailments.wrong(metric.name, value);
             }
         }
         derive(scope, &before.cells, &mut next.cells);
+        (self.values, self.newest) = (self.values + told_of, self.newest.max(newest));
     }
 
     /// When something that others keep was true, beside those that `dates` took before; for intervals it is told since when its
@@ -188,6 +204,7 @@ impl Fold {
     pub(super) fn date(&mut self, dates: &mut Dates, block: &'static str, unix_ns: i64) -> Dated {
         self.tick();
         let dated = dates.take(block, unix_ns, self.now, self.offset_ns.unwrap_or(0));
+        (self.values, self.newest) = (self.values + 1, self.newest.max(dated.newest()));
         Dated { since: dated.since.max(self.since), ..dated }
     }
 
@@ -215,11 +232,29 @@ impl Fold {
     }
 }
 
+/// No more CPU than there is: of the machine, or of one of them.
+fn within(metric: &Metric, reading: Reading, cpus: Option<f64>) -> Reading {
+    let most = match (metric.unit, metric.scope) {
+        (Unit::Cores, _) => cpus.unwrap_or(f64::INFINITY),
+        (Unit::Ratio, Scope::Cpu) if metric.kind.is_rate() => 1.0,
+        _ => f64::INFINITY,
+    };
+    // What cannot be at all is not brought into a range.
+    if reading.value > most && metric.can_be(reading.value) {
+        Reading { value: most, clamped: true, ..reading }
+    } else {
+        reading
+    }
+}
+
 /// What a document holds, in the metric's unit.
 fn told(metric: &Metric, field: Field, blocks: &[Block<'_>]) -> Result<f64, Absent> {
     let (name, rest) = field.path.split_once('/').unwrap_or((field.path, ""));
     let block = blocks.iter().find(|b| b.name == name).ok_or(Absent::NotTold)?;
-    let value = block.value.pointer(&format!("/{rest}")).and_then(Value::as_f64).ok_or(Absent::NotTold)?;
+    let value = match block.value.pointer(&format!("/{rest}")) {
+        None | Some(Value::Null) => return Err(Absent::NotTold),
+        Some(value) => value.as_f64().ok_or(Absent::NotNumber)?,
+    };
     #[allow(clippy::float_cmp)] // as the kernel writes it
     if metric.limit && (value == -1.0 || (UNLIMITED..MOST).contains(&value)) {
         return Err(Absent::Unlimited);

@@ -16,7 +16,7 @@ pub struct Health {
     patience: Duration,
     condition: Option<Condition>,
     ailing: Option<bool>,
-    /// When it was well last.
+    /// When the newest of what it told was true.
     well: Option<Now>,
 }
 
@@ -31,8 +31,9 @@ impl Health {
         Self { source, patience: ages.max_age, condition, ailing: None, well: None }
     }
 
-    /// What came of a pass.
-    pub fn told(&mut self, trouble: Option<&str>, now: Now) {
+    /// What came of a pass. `newest` is when the newest of what it told was true; nothing if none of it is newer than what was
+    /// told before.
+    pub fn told(&mut self, trouble: Option<&str>, newest: Option<Now>, now: Now) {
         let source = self.source.name();
         match trouble {
             None if self.ailing != Some(false) => tracing::info!(source, "it is read"),
@@ -43,19 +44,19 @@ impl Health {
         }
         self.ailing = Some(trouble.is_some());
         if trouble.is_none() {
-            self.well = Some(now);
+            self.well = self.well.max(newest);
         }
+        let current = self.well.is_some_and(|well| now.since(well) <= self.patience);
         match (&self.condition, trouble) {
-            (Some(condition), None) => condition.fulfilled(),
-            (Some(condition), Some(trouble))
-                if self.well.is_none_or(|well| now.since(well) > self.patience) =>
-            {
-                condition.pending(trouble);
-            }
+            (Some(condition), None) if current => condition.fulfilled(),
+            (Some(condition), trouble) if !current => condition.pending(trouble.unwrap_or(OLD)),
             _ => {}
         }
     }
 }
+
+/// Said of a source that answers, and whose newest value is stale.
+const OLD: &str = "it answers, and all that it tells is stale";
 
 /// Name of the condition.
 const fn name(source: Source) -> &'static str {
@@ -85,23 +86,37 @@ mod tests {
         let readiness = Readiness::default();
         let mut health = Health::new(Source::Kubelet, AGES, Some(&readiness));
         assert_eq!(readiness.pending()[0].0, "source-kubelet");
-        health.told(Some("connection refused"), at(1));
+        health.told(Some("connection refused"), Some(at(1)), at(1));
         assert_eq!(readiness.pending()[0].1, "connection refused");
-        health.told(None, at(2));
+        health.told(None, Some(at(2)), at(2));
         assert!(readiness.is_ready());
-        health.told(Some("503"), at(17));
+        health.told(Some("503"), Some(at(17)), at(17));
         assert!(readiness.is_ready(), "a short absence is none");
-        health.told(Some("503"), at(18));
+        health.told(Some("503"), Some(at(18)), at(18));
         assert_eq!(readiness.pending(), [("source-kubelet", "503".to_owned())]);
-        health.told(None, at(19));
+        health.told(None, Some(at(19)), at(19));
+        assert!(readiness.is_ready());
+    }
+
+    #[test]
+    fn a_required_source_that_answers_and_tells_nothing_current_is_as_one_that_is_away() {
+        let readiness = Readiness::default();
+        let mut health = Health::new(Source::Malachite, AGES, Some(&readiness));
+        health.told(None, Some(at(1)), at(1));
+        assert!(readiness.is_ready());
+        health.told(None, None, at(16));
+        assert!(readiness.is_ready(), "what it told before is fresh");
+        health.told(None, Some(at(1)), at(17));
+        assert_eq!(readiness.pending(), [("source-malachite", OLD.to_owned())]);
+        health.told(None, Some(at(18)), at(19));
         assert!(readiness.is_ready());
     }
 
     #[test]
     fn a_source_that_is_not_required_may_fail() {
         let mut health = Health::new(Source::Malachite, AGES, None);
-        health.told(Some("hangs"), at(1));
-        health.told(Some("hangs"), at(1000));
+        health.told(Some("hangs"), Some(at(1)), at(1));
+        health.told(Some("hangs"), Some(at(1000)), at(1000));
         assert_eq!(health.ailing, Some(true));
     }
 }

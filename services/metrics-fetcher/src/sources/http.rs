@@ -114,6 +114,25 @@ pub enum FetchError {
         /// The bound.
         limit: usize,
     },
+    /// An answer without anything in it that is asked for.
+    #[error("it answers, and its answers hold nothing of what is asked for")]
+    Nothing,
+    /// An answer that says that it is none.
+    #[error("{url} says that it failed: its status is {status}, not 0")]
+    Failed {
+        /// What was asked.
+        url: String,
+        /// What it says.
+        status: String,
+    },
+    /// JSON of another kind.
+    #[error("{url} did not answer what was asked for: {what}")]
+    Unusable {
+        /// What was asked.
+        url: String,
+        /// What is wrong with it.
+        what: String,
+    },
     /// No JSON, or half of it.
     #[error("{url} answered {bytes} bytes that are not what was asked for: {what}")]
     Malformed {
@@ -188,7 +207,7 @@ impl Client {
     /// # Errors
     /// [`FetchError`]; whatever it is, the caller keeps what it knew.
     pub async fn get(&self, path: &str) -> Result<Value, FetchError> {
-        let url = format!("{}{path}", self.endpoint);
+        let url = self.url_of(path);
         let timeout = Duration::from_millis(self.settings.timeout_ms);
         // The library logs every failed request by itself; here a failure is a change of state, logged once.
         let answer = self.bytes(&url, path).with_subscriber(NoSubscriber::default());
@@ -200,6 +219,11 @@ impl Client {
         let parsed = tokio::task::spawn_blocking(move || serde_json::from_slice(&bytes)).await;
         let fault = |what: String| FetchError::Malformed { url: url.clone(), bytes: length, what };
         parsed.map_err(|e| fault(e.to_string()))?.map_err(|e| fault(e.to_string()))
+    }
+
+    /// Where `path` is asked for, for errors.
+    pub(super) fn url_of(&self, path: &str) -> String {
+        format!("{}{path}", self.endpoint)
     }
 
     async fn bytes(&self, url: &str, path: &str) -> Result<Vec<u8>, FetchError> {

@@ -80,6 +80,7 @@ pub(super) async fn pass(
 ) -> Result<(), FetchError> {
     // A probe: if this hangs or fails the pass is over, before every container waits for its own deadline.
     let compute = data(client, "/api/v1/system/compute").await?;
+    fold.cpus = Some(count(machine.cpus().count())).filter(|cpus| *cpus > 0.0);
     let mut first_fault = None;
     let mut documents = BTreeMap::from([("compute", compute)]);
     for name in SYSTEM.into_iter().skip(1) {
@@ -100,7 +101,12 @@ pub(super) async fn pass(
     for subject in cgroups {
         let path = format!("/api/v1/cgroup/groups?cgroup_user_path={}", escaped(&subject.id.cgroup));
         match data(client, &path).await {
-            Ok(document) => cgroup_of(&document, subject.scope, &subject.id, fold, memory, machine, unified),
+            Ok(document) => {
+                if let Err(what) = version_of(&document) {
+                    first_fault.get_or_insert(FetchError::Unusable { url: client.url_of(&path), what });
+                }
+                cgroup_of(&document, subject.scope, &subject.id, fold, memory, machine, unified);
+            }
             Err(fault) => {
                 let hangs = matches!(fault, FetchError::Late { .. } | FetchError::Unreachable { .. });
                 first_fault.get_or_insert(fault);
@@ -182,13 +188,14 @@ pub(super) fn sensors_of(documents: &BTreeMap<&'static str, Value>, fold: &mut F
 /// `data` of an answer whose status is 0.
 pub(super) async fn data(client: &Client, path: &str) -> Result<Value, FetchError> {
     let mut answer = client.get(path).await?;
-    let fault = |what: String| FetchError::Malformed { url: path.to_owned(), bytes: 0, what };
-    match answer.get("status").and_then(Value::as_i64) {
-        Some(0) => match answer.get_mut("data").map(Value::take) {
-            Some(data) => Ok(data),
-            None => Err(fault("it holds no data".to_owned())),
-        },
-        status => Err(fault(format!("its status is {status:?}, not 0"))),
+    let url = || client.url_of(path);
+    let unusable = |what: &str| FetchError::Unusable { url: url(), what: what.to_owned() };
+    match answer.get("status") {
+        Some(status) if status.as_i64() == Some(0) => {
+            answer.get_mut("data").map(Value::take).ok_or_else(|| unusable("it holds no data"))
+        }
+        Some(status) => Err(FetchError::Failed { url: url(), status: status.to_string() }),
+        None => Err(unusable("it holds no status")),
     }
 }
 
@@ -232,9 +239,14 @@ pub(super) fn machine_of(
     if let Some(code) = compute.get("cpu_codename").and_then(Value::as_str) {
         memory.processor = Processor::of(code);
     }
-    let cpus: BTreeMap<u32, &Value> =
-        list(compute, "cpu").filter_map(|cpu| Some((cpu_id(cpu.get("name")?.as_str()?)?, cpu))).collect();
-    let all: Vec<&Value> = cpus.values().copied().collect();
+    // Each entry is a CPU, whatever it is called; of those without a usable name only sums and counts are told.
+    let all: Vec<&Value> = list(compute, "cpu").collect();
+    let named = |cpu: &&'_ Value| cpu.get("name").and_then(Value::as_str).and_then(cpu_id);
+    let cpus: BTreeMap<u32, &Value> = all.iter().filter_map(|cpu| Some((named(cpu)?, *cpu))).collect();
+    fold.cpus = fold.cpus.or_else(|| Some(count(all.len())).filter(|cpus| *cpus > 0.0));
+    for _ in all.iter().filter(|cpu| named(cpu).is_none()) {
+        fold.ailments.malformed("cpu.usage.ratio.cpu");
+    }
     let zram: Vec<&Value> = list(io, "zram_stat").collect();
     let usage = number(compute, "/global_cpu/cpu_usage").map(|percent| percent / 100.0 * count(all.len()));
     let cpi: Vec<f64> = all.iter().filter_map(|v| number(v, "/cpi_data/cpi")).collect();
@@ -433,6 +445,16 @@ pub(super) fn cgroup_of(
         let memory = nodes.get(&node).unwrap_or(&NOTHING);
         let blocks = [block("Memory", memory, time(mem)), block("Cpu", &percpu, time(cpu))];
         fold.take(numa_scope, Id { instance: Instance::Number(node), ..id.clone() }, unified, &blocks);
+    }
+}
+
+/// Which version of cgroups a document tells of.
+fn version_of(document: &Value) -> Result<(), String> {
+    match document.get("cgroup_type").unwrap_or(&NOTHING) {
+        // Nothing at all is told of it: so it is of a cgroup that malachite has not found yet.
+        Value::Null => Ok(()),
+        Value::String(version) if ["V1", "V2"].contains(&version.as_str()) => Ok(()),
+        other => Err(format!("its cgroup_type is {other}, neither \"V1\" nor \"V2\"")),
     }
 }
 

@@ -341,6 +341,63 @@ fn broken_names_and_foreign_shapes_do_not_matter() {
 }
 
 #[test]
+fn each_entry_is_a_cpu_whatever_it_is_called_and_what_is_of_the_wrong_kind_is_a_fault() {
+    for (name, usage, faults) in [
+        ("cpu1", json!(80.0), 0),
+        ("cpuX", json!(80.0), 1),
+        ("cpu99999999999", json!(80.0), 1),
+        ("cpu1", json!("80"), 1),
+    ] {
+        let mut fold = fold();
+        fold.begin(at(10));
+        let cpus = json!([{"name": "cpu0", "cpu_usage": 80.0}, {"name": name, "cpu_usage": usage}]);
+        let compute = json!({"cpu": cpus, "global_cpu": {"cpu_usage": 40.0}, "update_time": START + 10});
+        machine_of(&BTreeMap::from([("compute", compute)]), &mut fold, &mut Memory::default(), |_| None);
+        assert_eq!(value(&fold, "cpu.usage.system"), Some(0.8), "{name} {usage}");
+        assert_eq!(value(&fold, "cpu.total.system"), Some(2.0), "{name} {usage}");
+        assert_eq!(fold.ailments.malformed, faults, "{name} {usage}");
+        let text = fold.ailments.text();
+        assert_eq!(text.is_some_and(|t| t.contains("not of their kind")), faults > 0, "{name} {usage}");
+    }
+    assert!(version_of(&json!({"cgroup_type": "V3"})).unwrap_err().contains("\"V3\""));
+    assert!(
+        version_of(&json!({"cgroup_type": 1})).is_err() && version_of(&json!({"cgroup_type": "V1"})).is_ok()
+    );
+}
+
+#[test]
+fn no_more_cpu_is_told_than_the_machine_has_and_that_says_so() {
+    let mut fold = fold();
+    fold.begin(at(10));
+    let cpu = |name| json!({"name": name, "cpu_usage": 500.0});
+    let compute = json!({"cpu": [cpu("cpu0"), cpu("cpu1")], "global_cpu": {"cpu_usage": 4000.0}, "update_time": START + 10});
+    let system = json!({"numa": [{"id": 0, "cpu_list": {"inner": [0, 1]}}], "update_time": START + 10});
+    let documents = BTreeMap::from([("compute", compute), ("memory", system)]);
+    machine_of(&documents, &mut fold, &mut Memory::default(), |_| None);
+    for (metric, most) in [("cpu.usage.system", 2.0), ("cpu.usage.numa", 2.0), ("cpu.usage.ratio.cpu", 1.0)] {
+        let told = cell(&fold, metric).last.unwrap();
+        assert_eq!((told.value, told.clamped), (most, true), "{metric}");
+    }
+}
+
+#[test]
+fn an_answer_that_holds_nothing_is_told_from_one_that_holds_something() {
+    let mut fold = fold();
+    fold.begin(at(10));
+    let told = |fold: &mut Fold, compute: Value| {
+        machine_of(&BTreeMap::from([("compute", compute)]), fold, &mut Memory::default(), |_| None);
+        (fold.values > 0, fold.newest)
+    };
+    let compute = |seconds| json!({"load": {"one": 1.0}, "update_time": START + seconds});
+    assert_eq!(told(&mut fold, json!({})), (false, None));
+    assert_eq!(told(&mut fold, compute(9)), (true, Some(at(9))));
+    fold.begin(at(20));
+    assert_eq!(told(&mut fold, compute(-3600)), (true, None), "an earlier time is nothing new");
+    fold.begin(at(21));
+    assert_eq!(told(&mut fold, json!({})), (false, None));
+}
+
+#[test]
 fn a_path_in_a_query_is_escaped() {
     assert_eq!(escaped("/kubepods/pod1/cri:a b&c"), "/kubepods/pod1/cri:a%20b%26c");
 }

@@ -55,12 +55,13 @@ pub async fn follow(mut remote: Remote) {
         let began = remote.clock.now();
         fold.begin(began);
         let outcome = pass(&remote, &mut fold, &mut memory).await;
+        let outcome = if fold.values == 0 { outcome.and(Err(FetchError::Nothing)) } else { outcome };
         if outcome.is_ok() {
             told.news(remote.source.name(), &fold.ailments);
         }
         let finished = remote.clock.now();
         let trouble = outcome.err().map(|e| e.to_string());
-        remote.health.told(trouble.as_deref(), finished);
+        remote.health.told(trouble.as_deref(), fold.newest, finished);
         remote.store.publish_layer(Layer {
             source: remote.source,
             period: remote.period,

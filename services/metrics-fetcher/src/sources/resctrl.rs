@@ -98,7 +98,7 @@ pub async fn follow(mut resctrl: Resctrl) {
             Err(what) => Some(what),
         };
         let finished = resctrl.clock.now();
-        resctrl.health.told(trouble.as_deref(), finished);
+        resctrl.health.told(trouble.as_deref(), Some(finished), finished);
         resctrl.store.publish_layer(Layer {
             source: Source::Resctrl,
             period: resctrl.period,

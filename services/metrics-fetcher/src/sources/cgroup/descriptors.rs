@@ -48,6 +48,8 @@ pub(super) struct Fault {
     pub(super) gone: bool,
     /// It was not there to be opened, now or when it was last tried.
     pub(super) absent: bool,
+    /// It has just gone, and its cgroup with it as it seems. Only if it is still away at the next attempt something is wrong.
+    pub(super) going: bool,
 }
 
 /// Raises the soft limit of open files to what is of use here, as far as the hard one allows.
@@ -133,10 +135,10 @@ impl Descriptors {
     ) -> Result<&'b [u8], Fault> {
         let attempts = match slot {
             Slot::Refused { why, again, absent, .. } if pass < *again => {
-                return Err(Fault { what: Arc::clone(why), gone: false, absent: *absent });
+                return Err(Fault { what: Arc::clone(why), gone: false, absent: *absent, going: false });
             }
             Slot::Hung { why, thread, again } if pass < *again || !thread.has_come_back() => {
-                return Err(Fault { what: Arc::clone(why), gone: false, absent: false });
+                return Err(Fault { what: Arc::clone(why), gone: false, absent: false, going: false });
             }
             Slot::Refused { attempts, .. } => *attempts,
             _ => 0,
@@ -153,7 +155,7 @@ impl Descriptors {
                     attempts: attempts + 1,
                     again: pass + wait,
                 };
-                Fault { what, gone, absent: gone }
+                Fault { what, gone, absent: gone, going: gone && attempts == 0 }
             })?;
             match self.keep(file) {
                 Ok(kept) => *slot = kept,
@@ -162,6 +164,7 @@ impl Descriptors {
                     return read_into(&file, name, buffer).map_err(|e| Fault {
                         gone: e.is_gone(),
                         absent: false,
+                        going: e.is_gone(),
                         what: e.to_string().into(),
                     });
                 }
@@ -174,7 +177,7 @@ impl Descriptors {
         outcome.map_err(|e| {
             // Of a removed cgroup it would answer the same for ever; of any other fault, opening anew is the cure too.
             self.close(slot);
-            Fault { gone: e.is_gone(), absent: false, what: e.to_string().into() }
+            Fault { gone: e.is_gone(), absent: false, going: e.is_gone(), what: e.to_string().into() }
         })
     }
 }

@@ -82,6 +82,11 @@ pub(super) struct Hands {
 // === impl Hands ===
 
 impl Hands {
+    /// Whether a file that may count nothing was read in this errand, and counts.
+    fn tells(&self, file: File) -> bool {
+        matches!(self.outcomes.get(file.slot()), Some(Some(Ok(Contents::ReadWritten(..)))))
+    }
+
     /// A file says what cannot be.
     pub(super) fn nonsense(&mut self, metric: &str, value: f64, id: &Id) {
         self.failed_files += 1;
@@ -199,6 +204,10 @@ impl Errand {
                 }
                 continue;
             }
+            let first = file.in_place_of();
+            if first.is_some_and(|first| hands.tells(first)) {
+                continue;
+            }
             if self.wary
                 && let Some(why) = slot.untried(name)
             {
@@ -219,6 +228,14 @@ impl Errand {
                     hands.rows.push(Row { scope: Scope::Numa, instance, file: *file, contents });
                 }
                 (Whom::Numa(_), Err(_)) => {}
+                (_, outcome) if first.is_some() => {
+                    // What tells nothing changes nothing of what the first said.
+                    if let (Ok(Contents::ReadWritten(..)), Some(place)) =
+                        (&outcome, first.and_then(|first| hands.outcomes.get_mut(first.slot())))
+                    {
+                        *place = Some(outcome);
+                    }
+                }
                 (_, outcome) => {
                     if let Some(place) = hands.outcomes.get_mut(place) {
                         *place = Some(outcome);
@@ -257,6 +274,9 @@ impl Errand {
             }
             Err(fault) => {
                 self.gone |= fault.gone;
+                if fault.going && matches!(self.whom, Whom::Top(_) | Whom::Container(_)) {
+                    return Err(Absent::Unreadable(Arc::new(self.whose(fault.what.to_string()))));
+                }
                 Err(fault.what.to_string())
             }
         };
@@ -267,9 +287,12 @@ impl Errand {
         })
     }
 
+    fn whose(&self, what: String) -> String {
+        if self.id.cgroup.is_empty() { what } else { format!("{what} (cgroup {})", self.id.cgroup) }
+    }
+
     fn failed(&self, what: String, hands: &mut Hands) -> Absent {
-        let what =
-            if self.id.cgroup.is_empty() { what } else { format!("{what} (cgroup {})", self.id.cgroup) };
+        let what = self.whose(what);
         hands.failed_files += 1;
         hands.failure.get_or_insert_with(|| what.as_str().into());
         Absent::Unreadable(Arc::new(what))
@@ -300,5 +323,5 @@ fn container_file(hierarchy: &Hierarchy, cgroup: &CgroupPath, file: File) -> Pat
     let Some((controller, name)) = file.of_container(hierarchy.is_unified()) else { return PathBuf::new() };
     // An unmounted controller gives a path that does not exist, and so an error that names it.
     let dir = hierarchy.dir(controller, cgroup);
-    dir.unwrap_or_else(|_| hierarchy.root().join(controller.name())).join(name)
+    dir.unwrap_or_else(|_| cgroup.under(&hierarchy.root().join(controller.name()))).join(name)
 }

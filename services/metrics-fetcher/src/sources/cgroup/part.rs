@@ -110,7 +110,9 @@ impl Part {
                 Origin::Never(_) | Origin::Inputs => continue,
                 // A file that failed in this pass leaves what it told before, ageing.
                 Origin::From(file) => match told(file) {
-                    Some(outcome) => fill(metric, cell, counter, Some(&outcome), at, identity),
+                    Some(outcome) => {
+                        fill(metric, cell, counter, Some(&outcome), (at, f64::INFINITY), identity)
+                    }
                     None => cell.clone(),
                 },
             };

@@ -93,7 +93,21 @@ struct UnderWay {
     done: usize,
     failed_files: usize,
     failure: Option<Arc<str>>,
+    /// Of the node's own files.
+    node_failure: Option<Arc<str>>,
     vanished: Vec<Arc<CgroupPath>>,
+}
+
+// === impl UnderWay ===
+
+impl UnderWay {
+    /// The first failure of each source is told.
+    fn failed(&mut self, whom: Whom, why: Arc<str>) {
+        match whom {
+            Whom::Numa(_) | Whom::Node => self.node_failure.get_or_insert(why),
+            Whom::Top(_) | Whom::Container(_) => self.failure.get_or_insert(why),
+        };
+    }
 }
 
 // === impl Pass ===
@@ -231,7 +245,7 @@ impl Pass {
         self.under_way.done += 1;
         self.under_way.failed_files += std::mem::take(&mut hands.failed_files);
         if let Some(failure) = hands.failure.take() {
-            self.under_way.failure.get_or_insert(failure);
+            self.under_way.failed(whom, failure);
         }
     }
 
@@ -258,7 +272,7 @@ impl Pass {
         let (slots, why) = self.lost.slots(whom, unified, (thread, after), self.number);
         self.under_way.done += 1;
         self.under_way.failed_files += 1;
-        self.under_way.failure.get_or_insert(why);
+        self.under_way.failed(whom, why);
         match whom {
             Whom::Numa(node) => drop(self.numa_slots.insert(node, slots)),
             Whom::Node => self.node.replace(slots),
@@ -300,7 +314,7 @@ impl Pass {
     /// Ends a pass.
     pub(super) fn end(&mut self, hands: Hands) -> Snapshot {
         self.hands = Some(hands);
-        let UnderWay { began, cpu_began, trouble, failed_files, failure, vanished, .. } =
+        let UnderWay { began, cpu_began, trouble, failed_files, failure, node_failure, vanished, .. } =
             std::mem::take(&mut self.under_way);
         self.bury(&vanished);
         let finished = self.clock.now();
@@ -337,6 +351,7 @@ impl Pass {
                 open_files: self.descriptors.kept(),
                 failed_files,
                 failure,
+                node_failure,
                 trouble,
                 removed: self.removed_total,
                 late: self.late_total,

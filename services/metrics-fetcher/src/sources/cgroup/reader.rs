@@ -12,7 +12,7 @@ use super::driver::{Driver, Watch};
 use crate::clock::{Clock, Now};
 use crate::exposition::PassMetrics;
 use crate::names::Directory;
-use crate::store::{Snapshot, Store};
+use crate::store::{PassReport, Snapshot, Store};
 
 /// When passes happen.
 #[derive(Clone, Copy, Debug)]
@@ -152,8 +152,8 @@ impl Handler<Done> for Reader {
         self.told(snapshot.pass.trouble.clone());
         let failing = snapshot.pass.failed_files > 0;
         if failing != self.failing {
-            let (files, example) =
-                (snapshot.pass.failed_files, snapshot.pass.failure.as_deref().unwrap_or_default());
+            let PassReport { failed_files: files, failure, node_failure, .. } = &snapshot.pass;
+            let example = failure.as_deref().or(node_failure.as_deref()).unwrap_or_default();
             if failing {
                 tracing::warn!(
                     files,

@@ -7,10 +7,10 @@ use oxalyst_cgroups::CgroupPath;
 use super::descriptors::{Descriptors, Slot};
 use super::errand::{Errand, Hands, Outcome, Whom};
 use super::part::Parts;
-use crate::catalogue::{COUNTER_END, Kind, Metric, Origin, Scope, Told};
+use crate::catalogue::{self, COUNTER_END, Kind, Metric, Origin, Scope, Told};
 use crate::cells::Layout;
 use crate::clock::Now;
-use crate::contents::File;
+use crate::contents::{Contents, File};
 use crate::derive::derive;
 use crate::rate::{Counter, Identity, Rate, rate};
 use crate::sample::{Absent, Cell, Reading};
@@ -30,6 +30,9 @@ pub(super) struct Tracked {
     slots: Vec<Slot>,
     /// One for each rate of the scope; `None`: it has no base yet.
     counters: Box<[Option<Counter>]>,
+    /// CPU time used, when the bases of its shares were read: time in user mode, time in the kernel. The kernel divides it at
+    /// its clock tick, and a share may look larger than the whole.
+    wholes: [Option<(Now, f64)>; 2],
 }
 
 // === impl Tracked ===
@@ -50,6 +53,7 @@ impl Tracked {
             scope,
             slots: (0..files).map(|_| Slot::Closed).collect(),
             counters: bases(layout),
+            wholes: [None; 2],
         }
     }
 
@@ -80,14 +84,26 @@ impl Tracked {
         (subject.read, subject.cycle) = (Some(at), hands.pass);
         let rows = self.subject.cells.layout().rows().iter().zip(self.subject.cells.held());
         let mut counters = self.counters.iter_mut();
+        let (whole, mut wholes) = (cpu_time(hands), self.wholes.iter_mut());
         for ((metric, cell), next) in rows.zip(subject.cells.held_mut()) {
-            let counter = if metric.kind.is_rate() { counters.next() } else { None };
+            let mut counter = if metric.kind.is_rate() { counters.next() } else { None };
             *next = match metric.origin(hands.unified) {
                 // What is never told has no cell.
                 Origin::Never(_) | Origin::Inputs => continue,
                 Origin::From(file) => {
                     let outcome = hands.outcomes.get(file.slot()).and_then(Option::as_ref);
-                    fill(metric, cell, counter, outcome, at, self.identity)
+                    let share = self.scope != Scope::Node && matches!(metric.kind, Kind::Ticks);
+                    let known = if share { wholes.next() } else { None };
+                    let base = counter.as_deref().and_then(Option::as_ref).map(|base| base.at);
+                    let most =
+                        most_of(known.as_deref().copied().flatten(), base, whole.map(|whole| (at, whole)));
+                    let next = fill(metric, cell, counter.as_deref_mut(), outcome, (at, most), self.identity);
+                    if let (Some(known), Some(Some(Counter { at: base, .. }))) = (known, counter.as_deref())
+                        && *base == at
+                    {
+                        *known = whole.map(|whole| (at, whole));
+                    }
+                    next
                 }
             };
             if let Some(Absent::OutOfRange(value)) = next.absent {
@@ -105,13 +121,30 @@ pub(super) fn bases(layout: &Layout) -> Box<[Option<Counter>]> {
     layout.rows().iter().filter(|m| m.kind.is_rate()).map(|_| None).collect()
 }
 
-/// One cell after this pass. A level has no `base`.
+/// CPU time used by a cgroup so far, seconds.
+fn cpu_time(hands: &Hands) -> Option<f64> {
+    let told = |file: File| hands.outcomes.get(file.slot())?.as_ref()?.as_ref().ok();
+    let file = if hands.unified { File::CpuStat } else { File::CpuUsage };
+    told(file).and_then(catalogue::cpu_time)
+}
+
+/// The most that a share can have grown a second since `base`: what the whole did.
+fn most_of(before: Option<(Now, f64)>, base: Option<Now>, now: Option<(Now, f64)>) -> f64 {
+    let Some(((then, before), (at, now))) = before.zip(now) else { return f64::INFINITY };
+    let interval = at.since(then);
+    if base != Some(then) || interval.is_zero() || now < before {
+        return f64::INFINITY;
+    }
+    (now - before) / interval.as_secs_f64()
+}
+
+/// One cell after this pass, and no more than that of a rate. A level has no `base`.
 pub(super) fn fill(
     metric: &Metric,
     cell: &Cell,
     base: Option<&mut Option<Counter>>,
     outcome: Option<&Outcome>,
-    at: Now,
+    (at, most): (Now, f64),
     identity: Identity,
 ) -> Cell {
     let Some(contents) = outcome else { return cell.after(Err(Absent::NotYet)) };
@@ -125,8 +158,15 @@ pub(super) fn fill(
     let reading = Reading { value, at, interval_s: 0.0, clamped };
     match base {
         Some(base) => {
+            let identity = match contents {
+                // Another file that counts the same is another counter.
+                Ok(Contents::ReadWritten(_, _, by)) if by.in_place_of().is_some() => {
+                    Identity { device: !identity.device, inode: *by as u64, ..identity }
+                }
+                _ => identity,
+            };
             let counter = Counter { identity, value: reading.value, at: reading.at };
-            let most = metric.most_growth(contents.as_ref().ok());
+            let most = metric.most_growth(contents.as_ref().ok()).min(most);
             growth(metric, metric.kind, cell, base, reading, counter, most)
         }
         None => level(metric, cell, reading),
