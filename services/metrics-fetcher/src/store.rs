@@ -250,12 +250,6 @@ impl Source {
     pub const LAYERS: [Self; 6] =
         [Self::Malachite, Self::Kubelet, Self::Realtime, Self::Resctrl, Self::Perf, Self::Tasks];
 
-    /// Whether a source of its own has this name: whoever pushes under it would be mistaken for that.
-    pub fn is_own(name: &str) -> bool {
-        let layer = Self::LAYERS.iter().any(|source| source.name() == name);
-        layer || matches!(name, "cgroup" | "cgroup-v1" | "cgroup-v2" | "proc")
-    }
-
     /// As samples say it; cgroups and `/proc` have names of their own.
     pub const fn name(self) -> &'static str {
         match self {
