@@ -13,7 +13,8 @@ pub const WINDOW: Duration = Duration::from_secs(600);
 /// What is read within this time after the first reading of a point belongs to the point. Passes of 5 s, the default, have a
 /// point each, though one comes a little early.
 const STEP_MS: u32 = 4900;
-/// So many points hold [`WINDOW`], whatever the period. A row has room for them from its beginning, so that it never grows.
+/// So many points hold [`WINDOW`], whatever the period. A row has room for them from its first reading on, so that it never
+/// grows; one that nobody tells here has none.
 const MOST: usize = 124;
 /// Steps of a doubling in [`Point::peak`].
 const STEPS: f64 = 4096.0;
@@ -35,7 +36,7 @@ struct Row {
     points: VecDeque<Point>,
     /// Readings in the newest point, and the largest of them.
     readings: u32,
-    largest: f64,
+    largest: f32,
     /// When its first and its last were true, in milliseconds modulo 49 days.
     first_ms: u32,
     last_ms: u32,
@@ -131,7 +132,7 @@ impl Histories {
 
 impl Row {
     fn new() -> Self {
-        Self { points: VecDeque::with_capacity(MOST), readings: 0, largest: 0.0, first_ms: 0, last_ms: 0 }
+        Self { points: VecDeque::new(), readings: 0, largest: 0.0, first_ms: 0, last_ms: 0 }
     }
 
     /// The same reading told again is none, nor is one that is older than anything that is kept.
@@ -143,14 +144,15 @@ impl Row {
         self.last_ms = at_ms;
         match self.points.back_mut() {
             Some(newest) if at_ms.wrapping_sub(self.first_ms) < STEP_MS => {
-                (self.readings, self.largest) = (self.readings + 1, self.largest.max(value));
+                (self.readings, self.largest) = (self.readings + 1, self.largest.max(narrow(value)));
                 newest.take_up(value, self.readings, self.largest);
             }
             _ => {
                 if self.points.len() >= MOST {
                     self.points.pop_front();
                 }
-                (self.first_ms, self.readings, self.largest) = (at_ms, 1, value);
+                (self.first_ms, self.readings, self.largest) = (at_ms, 1, narrow(value));
+                self.points.reserve_exact(MOST - self.points.len());
                 self.points.push_back(Point::new(at, value));
             }
         }
@@ -166,17 +168,16 @@ impl Row {
 // === impl Point ===
 
 impl Point {
-    #[allow(clippy::cast_possible_truncation)] // of seven digits on purpose
     fn new(at: Now, value: f64) -> Self {
-        Self { mean: value as f32, peak: 0, at: hundredths(at) }
+        Self { mean: narrow(value), peak: 0, at: hundredths(at) }
     }
 
     /// Another reading, the `readings`th of this point; of them this is the largest.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // of seven digits on purpose; within 0..=65535
-    fn take_up(&mut self, value: f64, readings: u32, largest: f64) {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // within 0..=65535
+    fn take_up(&mut self, value: f64, readings: u32, largest: f32) {
         let mean = f64::from(self.mean);
-        self.mean = (mean + (value - mean) / f64::from(readings)) as f32;
-        let ratio = largest / f64::from(self.mean);
+        self.mean = narrow(mean + (value - mean) / f64::from(readings));
+        let ratio = f64::from(largest) / f64::from(self.mean);
         self.peak = if ratio > 1.0 { (ratio.log2() * STEPS).round().min(65_535.0) as u16 } else { 0 };
     }
 
@@ -188,6 +189,11 @@ impl Point {
     fn age(self, seen: Now, now: Now) -> Duration {
         Duration::from_millis(u64::from(hundredths(seen).wrapping_sub(self.at)) * 10) + now.since(seen)
     }
+}
+
+#[allow(clippy::cast_possible_truncation)] // of seven digits on purpose
+fn narrow(value: f64) -> f32 {
+    value as f32
 }
 
 #[allow(clippy::cast_possible_truncation)] // modulo 49 days on purpose
@@ -273,8 +279,9 @@ mod tests {
         }
         assert_eq!(size_of::<Point>(), 8);
         let rows = histories.rows.lock().unwrap();
-        for (_, row) in &rows["c"].rows {
-            assert_eq!(row.points.capacity(), MOST, "there is room from the beginning, and it never grows");
+        for (of, row) in &rows["c"].rows {
+            let room = if *of == place { MOST } else { 0 };
+            assert_eq!(row.points.capacity(), room, "it never grows, and what nobody tells takes none");
         }
         drop(rows);
         let all = histories.summary("c", place, WINDOW, tenth(9000)).unwrap();

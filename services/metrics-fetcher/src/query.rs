@@ -55,7 +55,7 @@ struct Row {
     place: usize,
     metric: &'static Metric,
     /// Its sources on this machine, best first.
-    ranked: Vec<Source>,
+    ranked: [Option<Source>; 7],
 }
 
 /// Whom samples are about, and what of it is the same for all of them.
@@ -109,9 +109,10 @@ pub fn samples(
     let names: BTreeSet<&str> = request.metrics.iter().map(String::as_str).collect();
     let ids: BTreeSet<&str> = request.ids.iter().map(String::as_str).collect();
     let max_age = request.max_age_ms.map(Duration::from_millis);
-    let row = |(place, metric): (usize, &'static Metric)| {
-        let ranked = ranked(metric, view.kernel.unified, terms.ranking).into_iter().flatten().collect();
-        Row { place, metric, ranked }
+    let row = |(place, metric): (usize, &'static Metric)| Row {
+        place,
+        metric,
+        ranked: ranked(metric, view.kernel.unified, terms.ranking),
     };
     let rows_of = |scope: Scope| {
         let rows = catalogue::of(scope).iter().enumerate();
@@ -141,13 +142,13 @@ pub fn samples(
         asked.tell(subject, subject.removed.is_some(), &mut samples);
     }
     // Whom cgroups and /proc do not know: volumes, and containers that only another source sees.
-    let foreign: Vec<&Arc<Subject>> =
+    let of_layers: Vec<&Arc<Subject>> =
         view.layers.iter().flat_map(|l| &l.subjects).filter(|s| wanted(s)).collect();
-    if !foreign.is_empty() {
+    if !of_layers.is_empty() {
         let kernel = view.kernel.subjects().filter(|s| asked.rows.contains_key(&s.scope));
         let mut told: HashSet<_> = kernel.map(|s| s.key()).collect();
         let mut there = None;
-        for subject in foreign {
+        for subject in of_layers {
             if told.insert(subject.key()) {
                 let there = there.get_or_insert_with(|| There::of(&view.kernel));
                 let mut tellers = view.layers.iter().filter_map(|l| Some((l.source, l.find(subject.key())?)));
@@ -208,8 +209,8 @@ impl<'a> Asked<'a> {
     fn choose(&self, about: &About<'a>, row: &Row) -> Chosen<'a> {
         let mut best: Option<Chosen<'a>> = None;
         let mut better_could = false;
-        for source in &row.ranked {
-            let Some(mut chosen) = self.judged(*source, about, row.place) else {
+        for source in row.ranked.into_iter().flatten() {
+            let Some(mut chosen) = self.judged(source, about, row.place) else {
                 better_could = true;
                 continue;
             };

@@ -19,8 +19,8 @@ use oxalyst_proto::meta::v1::{
 };
 use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
 use oxalyst_proto::metrics::v1::{
-    ListMetricsRequest, ListSourcesRequest, PushRequest, PushedValue, Quality, QueryReply, QueryRequest,
-    Sample, Scope,
+    AggregateRequest, Aggregation, ListMetricsRequest, ListSourcesRequest, PushRequest, PushedValue, Quality,
+    QueryReply, QueryRequest, Sample, Scope,
 };
 use oxalyst_settings::Common;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -203,6 +203,21 @@ async fn what_was_asked_for_is_answered_and_nothing_else() {
     let unknown = unknown.unwrap_err();
     assert_eq!(unknown.code(), Code::InvalidArgument);
     assert!(unknown.message().contains("mem.typo"), "{unknown}");
+    for scope in [0, 99] {
+        let no_scope =
+            ask(QueryRequest { scopes: vec![scope], ..QueryRequest::default() }).await.unwrap_err();
+        assert_eq!(no_scope.code(), Code::InvalidArgument, "{no_scope}");
+    }
+    let of_nobody = |aggregation: Aggregation| AggregateRequest {
+        metric: "mem.rss.container".to_owned(),
+        ids: vec!["c2".to_owned()],
+        aggregation: aggregation.into(),
+        ..AggregateRequest::default()
+    };
+    let unspecified = world.client.aggregate(of_nobody(Aggregation::Unspecified)).await.unwrap_err();
+    assert_eq!(unspecified.code(), Code::InvalidArgument, "{unspecified}");
+    let nobody = world.client.aggregate(of_nobody(Aggregation::Sum)).await.unwrap().into_inner();
+    assert_eq!((nobody.value, nobody.counted, nobody.unit.as_str()), (None, 0, "bytes"));
 
     let metrics = world.client.list_metrics(ListMetricsRequest {}).await.unwrap().into_inner().metrics;
     let psi = metrics.iter().find(|m| m.name == "cpu.psi.some.avg10.container").unwrap();
@@ -300,6 +315,17 @@ async fn what_a_plugin_pushes_is_told_beside_the_rest() {
         sources.iter().any(|s| s.name == "gpu" && s.period_ms == 60_000 && s.subjects == 1),
         "{sources:?}"
     );
+    // What cannot be added is not.
+    let other =
+        PushedValue { unit: "bytes".to_owned(), container_id: "c3".to_owned(), ..push.values[0].clone() };
+    world.client.push(PushRequest { values: vec![other], ..push.clone() }).await.unwrap();
+    let sum = AggregateRequest {
+        metric: "gpu/duty.cycle".to_owned(),
+        aggregation: Aggregation::Sum.into(),
+        ..AggregateRequest::default()
+    };
+    let mixed = world.client.aggregate(sum).await.unwrap_err();
+    assert!(mixed.code() == Code::FailedPrecondition && mixed.message().contains("ratio"), "{mixed}");
     // It cannot pass for one of the fetcher's own.
     let forged = PushRequest { source: "proc".to_owned(), ..push };
     assert_eq!(world.client.push(forged).await.unwrap_err().code(), Code::InvalidArgument);
