@@ -94,8 +94,9 @@ pub(super) fn merge(given: Given<'_>, free: &Free, merge: &Merge) -> DecisionMer
     let nodes = given.rules.nodes(given.machine);
     let resource = |(name, hints): (&String, &Option<Vec<Hint>>)| {
         let best = merge.merged.as_ref().and_then(|merged| merged.best.as_ref()?.get(name));
-        let chosen = best.and_then(|hint| hint.mask.clone());
         let preferred = best.is_some_and(|hint| hint.preferred);
+        let chosen = best.and_then(|hint| hint.mask.clone());
+        let chosen = chosen.or_else(|| every_node(&nodes, hints.as_deref()).filter(|_| preferred));
         let mut told = DecisionResource {
             resource: name.clone(),
             indifferent: hints.is_none(),
@@ -120,6 +121,14 @@ pub(super) fn merge(given: Given<'_>, free: &Free, merge: &Merge) -> DecisionMer
         resources: merge.providers.iter().flatten().map(resource).chain(lacking).collect(),
         admitted: merge.merged.as_ref().map(|merged| merged.admit),
     }
+}
+
+/// The nodes that a resource means that offered sets of them and came out with none in particular: `single-numa-node` says so of
+/// all nodes, which a machine of one node has as a single one.
+fn every_node(nodes: &Nodes, hints: Option<&[Hint]>) -> Option<NumaMask> {
+    let all = nodes.all();
+    let offers = hints?.iter().any(|hint| hint.preferred && hint.mask.as_ref() == Some(all));
+    (offers && all.len() == 1).then(|| all.clone())
 }
 
 /// A resource for which no nodes would do.

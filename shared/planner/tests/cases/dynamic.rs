@@ -193,7 +193,7 @@ fn a20_cpus_that_go_and_come_leave_containers_whole_or_flagged_and_new_ones_are_
 }
 
 #[test]
-fn a24_sixteen_nodes_start_and_place_under_every_policy() {
+fn a24_k26_sixteen_nodes_start_and_place_under_every_policy() {
     let numeric = Policy::named("numeric", &["cpu".into(), "memory".into()]).unwrap();
     for topology in [Policy::None, Policy::BestEffort, Policy::Restricted, Policy::SingleNumaNode, numeric] {
         let mut node = Node::new(flat(16, 4), under(topology.clone()), "");
