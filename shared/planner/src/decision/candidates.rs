@@ -4,7 +4,7 @@ use super::Given;
 use crate::{
     pods::{Merge, free_per_node},
     policy::{Lack, memory::Resource},
-    topology_manager::{Hint, Nodes, Provider},
+    topology_manager::{Hint, Nodes, Offered, Provider},
 };
 use oxalyst_proto::orm::v1::{DecisionCandidate, DecisionFree, DecisionMerge, DecisionResource};
 use oxalyst_topology::NumaMask;
@@ -36,14 +36,6 @@ struct Weighed<'a> {
 /// The other resources of one merge.
 struct Others<'a> {
     lists: Vec<Offered<'a>>,
-}
-
-/// What another resource offers: lists are long, and each set of nodes of one is looked for in all others.
-struct Offered<'a> {
-    /// Each set, and whether it is preferred.
-    sets: BTreeMap<&'a NumaMask, bool>,
-    /// Whether any node would do, and whether that is preferred.
-    anywhere: Option<bool>,
 }
 
 // === impl Free ===
@@ -228,19 +220,6 @@ impl<'a> Others<'a> {
     /// Whether every other resource could have these nodes as well, and would prefer them where this one does.
     fn share(&self, mask: &NumaMask, preferred: bool) -> bool {
         let would = |offered: Option<bool>| offered.is_some_and(|other| other || !preferred);
-        self.lists.iter().all(|list| would(list.anywhere) || would(list.sets.get(mask).copied()))
-    }
-}
-
-impl<'a> Offered<'a> {
-    fn of(hints: &'a [Hint]) -> Self {
-        let mut offered = Self { sets: BTreeMap::new(), anywhere: None };
-        for hint in hints {
-            match &hint.mask {
-                Some(mask) => *offered.sets.entry(mask).or_default() |= hint.preferred,
-                None => offered.anywhere = Some(offered.anywhere.unwrap_or_default() || hint.preferred),
-            }
-        }
-        offered
+        self.lists.iter().all(|list| would(list.prefers(mask)))
     }
 }

@@ -6,7 +6,7 @@ use super::{
 use crate::{
     plan::{Flag, Reason, Rule},
     policy::{self, ContainerId, ContainerKind, Kind, Lack, Options, Wishes, memory},
-    topology_manager::{Containers, Hint, Merged, Policy, Provider, Subject},
+    topology_manager::{Containers, Hint, Merged, NODE_LIMIT, Policy, Provider, Subject},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask};
@@ -93,10 +93,13 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// A bound container needs NUMA nodes: where nothing is to be aligned, the best of its hints.
+    /// A bound container needs NUMA nodes: where nothing is to be aligned, the best of its hints. On more nodes than can be merged
+    /// these are looked through as they are.
     pub(super) fn topology(&self, rules: &Rules) -> Policy {
         match &rules.topology {
-            Policy::None if self.pod.served_wishes().numa_binding() => Policy::BestEffort,
+            Policy::None if !self.pod.served_wishes().numa_binding() => Policy::None,
+            Policy::None if self.machine.nodes().len() > NODE_LIMIT => Policy::InCommon,
+            Policy::None => Policy::BestEffort,
             policy => amounts::aligned(policy, self.pod),
         }
     }
