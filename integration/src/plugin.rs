@@ -64,8 +64,15 @@ impl FakePlugin {
     /// # Errors
     /// The socket cannot be made.
     pub fn serve(&self, host_root: &Path) -> io::Result<ServedPlugin> {
-        let folder = host_root.join(FOLDER);
-        std::fs::create_dir_all(&folder)?;
+        self.serve_in(&host_root.join(FOLDER))
+    }
+
+    /// Serves in this folder, which is made if it is not there.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn serve_in(&self, folder: &Path) -> io::Result<ServedPlugin> {
+        std::fs::create_dir_all(folder)?;
         let socket = folder.join(format!("{}.sock", self.resource.replace('/', "_")));
         let _ = std::fs::remove_file(&socket);
         let listener = std::os::unix::net::UnixListener::bind(&socket)?;

@@ -59,6 +59,7 @@ async fn a_kubelet_and_the_mesh_live_together() {
     cluster.a_static_cpu_manager_does_not_prevail().await;
     cluster.two_cpu_managers_are_told().await;
     cluster.nothing_is_left_after_deletion().await;
+    cluster.the_allocator_reserves_what_the_kubelet_does().await;
 
     let Cluster { mut world, mut kubelet, control } = cluster;
     kubelet.stop().await.unwrap();
@@ -77,8 +78,9 @@ impl Cluster {
         let control = ControlPlane::start(binaries, &folder.join("kube")).unwrap();
         let mut kubelet =
             Kubelet::new(&control, &folder.join("containerd.sock"), &folder.join("kubelet")).unwrap();
-        // Whoever reads pods may do nothing else.
-        let role = ["create", "clusterrole", "pod-reader", "--verb=get", "--resource=nodes/pods"];
+        // Whoever reads pods, and what the kubelet reserves, may do nothing else.
+        let role =
+            ["create", "clusterrole", "pod-reader", "--verb=get", "--resource=nodes/pods,nodes/configz"];
         control.kubectl(&role).unwrap();
         let binding = ["create", "clusterrolebinding", "pod-reader", "--clusterrole=pod-reader"];
         control.kubectl(&[&binding[..], &["--user=pod-reader"]].concat()).unwrap();
@@ -285,6 +287,43 @@ impl Cluster {
         }
     }
 
+    /// With `reserved_cpus = "kubelet"`: the CPUs that the kubelet names, then an amount that another configuration of it says, which
+    /// is what it takes off the node's allocatable CPU. The allocator is not restarted in between.
+    async fn the_allocator_reserves_what_the_kubelet_does(&mut self) {
+        let mesh = &mut self.world.mesh;
+        mesh.terminate("orm").await.unwrap();
+        mesh.set("orm", "reserved_cpus=kubelet");
+        mesh.set("orm", "watch_period_s=1");
+        mesh.start("orm").unwrap();
+        mesh.ready("orm").await.unwrap();
+        // The stage before left a kubelet that has CPU 0 for the system.
+        self.reserved("0", &set("0")).await;
+
+        self.kubelet.stop().await.unwrap();
+        self.kubelet.forget_cpus().unwrap();
+        self.start_kubelet("kubeReserved: {cpu: 300m}\nsystemReserved: {cpu: 200m}\n").await;
+        self.reserved("500m", &set("0")).await;
+        let takes_off = poll_until(LIMIT, async || {
+            let of = |which: &str| {
+                let path = format!("jsonpath={{.items[0].status.{which}.cpu}}");
+                self.control.kubectl(&["get", "nodes", "-o", &path]).map(|text| milli(&text))
+            };
+            let (capacity, allocatable) = (of("capacity")?, of("allocatable")?);
+            if capacity - allocatable == 500 { Ok(()) } else { Err(format!("{capacity}m, {allocatable}m")) }
+        });
+        takes_off.await.unwrap();
+    }
+
+    /// Waits until the allocator tells this of the kubelet, and keeps these CPUs.
+    async fn reserved(&self, told: &str, cpus: &CpuSet) {
+        let so = poll_until(LIMIT, async || {
+            let facts = self.world.mesh.status("orm").await.unwrap().facts;
+            let (now, kept) = (facts.get("reserved.kubelet").cloned(), self.world.state().await.reserved);
+            if now.as_deref() == Some(told) && set(&kept) == *cpus { Ok(()) } else { Err((now, kept)) }
+        });
+        so.await.unwrap_or_else(|now| panic!("{now:?}, not {told}:\n{}", self.world.mesh.log("orm")));
+    }
+
     /// Facts and `oxctl doctor` tell an operator of the other CPU manager, and what to do.
     async fn two_cpu_managers_are_told(&self) {
         let facts = self.world.mesh.status("nri-gateway").await.unwrap().facts;
@@ -378,6 +417,14 @@ async fn start_kubelet(kubelet: &mut Kubelet, control: &ControlPlane, configurat
     });
     ready.await.unwrap();
     println!("node ready {} ms after the kubelet's start", start.elapsed().as_millis());
+}
+
+/// Thousandths of a CPU in a quantity such as `2` or `1500m`.
+fn milli(quantity: &str) -> u64 {
+    match quantity.strip_suffix('m') {
+        Some(milli) => milli.parse().unwrap(),
+        None => quantity.parse::<u64>().unwrap() * 1000,
+    }
 }
 
 /// Guaranteed: requests and limits alike.

@@ -13,9 +13,11 @@ mod alarms;
 mod bursts;
 mod connection;
 mod faulty_runtime;
+mod no_request;
 mod pod_resize;
 mod resize;
 mod two_gateways;
+mod uids;
 mod wire;
 
 use integration::imitation::{CgroupLayout, EventStyle, Imitation, MachineLayout, RuntimeOptions, Setup};

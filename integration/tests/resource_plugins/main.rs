@@ -1,6 +1,15 @@
-//! What resource plugins give, from the plugin's socket to what the runtime is told: the real services, an imitated runtime.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+//! What resource plugins give, from the plugin's socket to what the runtime is told: the real services, an imitated runtime, and one
+//! scenario on a real one.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    missing_docs
+)]
 
+mod containerd;
 mod kubelet;
 
 use std::time::Duration;
@@ -54,7 +63,7 @@ async fn with_plugin(
     world.runtime.remove().await.unwrap();
 }
 
-async fn fact(world: &World<Imitation>, name: &str, is: impl Fn(&str) -> bool) {
+async fn fact<R>(world: &World<R>, name: &str, is: impl Fn(&str) -> bool) {
     let so = poll_until(PATIENCE, async || {
         let now = world.mesh.status("orm").await.unwrap().facts.get(name).cloned();
         if now.as_deref().is_some_and(&is) { Ok(()) } else { Err(now) }

@@ -70,6 +70,20 @@ impl Processor {
         }
     }
 
+    /// By what `/proc/cpuinfo` says of its first CPU, as far as a correction depends on it.
+    pub fn of_cpuinfo(text: &str) -> Self {
+        let of = |key: &str| {
+            let line = text.lines().find(|line| line.split(':').next().is_some_and(|k| k.trim() == key))?;
+            Some(line.split_once(':')?.1.trim())
+        };
+        let number = |key| of(key)?.parse::<u32>().ok();
+        match (of("vendor_id"), number("cpu family"), number("model")) {
+            (Some("AuthenticAMD"), Some(0x19), Some(0x10..=0x1f | 0x60..=0x7f | 0xa0..=0xaf)) => Self::Zen4,
+            (Some("AuthenticAMD"), Some(0x19), Some(_)) => Self::Zen3,
+            _ => Self::Unknown,
+        }
+    }
+
     /// The most that one cache can do, bytes per second.
     pub fn most(self) -> u64 {
         match self {
@@ -220,6 +234,18 @@ mod tests {
         assert_eq!(of_node(&two, Processor::Unknown).total, 30.0);
         assert_eq!(of_node(&two, Processor::of("AMD_K19Zen3")).total, 36.0);
         assert_eq!(of_node(&two, Processor::of("AMD_K19Zen4")).total, 38.0);
+    }
+
+    #[test]
+    fn the_processor_is_that_of_the_first_cpu() {
+        let of = |family, model| {
+            Processor::of_cpuinfo(&format!(
+                "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: {family}\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\n"
+            ))
+        };
+        assert_eq!((of(25, 1), of(25, 17)), (Processor::Zen3, Processor::Zen4));
+        assert_eq!((of(23, 49), of(26, 2)), (Processor::Unknown, Processor::Unknown));
+        assert_eq!(Processor::of_cpuinfo("garbage"), Processor::Unknown);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Which CPU sits on which NUMA node.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use oxalyst_cgroups::read_text;
@@ -13,6 +14,10 @@ pub struct Machine {
     /// Sizes of huge pages, KiB; `None` if it does not tell any.
     huge_kib: Option<Vec<u64>>,
 }
+
+/// The NUMA node of each L3 cache, by the cache's id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caches(BTreeMap<u64, u32>);
 
 /// An L3 cache whose CPUs are on no known NUMA node.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,19 +77,36 @@ impl Machine {
         self.of_cpu.get(usize::try_from(cpu).ok()?).copied().flatten()
     }
 
-    /// The node of an L3 cache: that of the first CPU below `<host_root>/sys/devices/system/cpu` which has it.
+    /// Its L3 caches, by the CPUs below `<host_root>/sys/devices/system/cpu`. The first CPU of a cache says on which node it is.
+    pub fn caches(&self, host_root: &Path) -> Caches {
+        let mut caches = Caches::default();
+        for (cpu, node) in (0u32..).zip(&self.of_cpu) {
+            let file = host_root.join(format!("sys/devices/system/cpu/cpu{cpu}/cache/index3/id"));
+            let id = node.zip(read_text(&file).ok().and_then(|text| text.trim().parse().ok()));
+            if let Some((node, id)) = id {
+                caches.0.entry(id).or_insert(node);
+            }
+        }
+        caches
+    }
+}
+
+// === impl Caches ===
+
+impl Caches {
+    /// Reads the machine anew if there is one among `ids` that is not known: a file for each CPU, so not in every pass.
+    pub fn know(&mut self, host_root: &Path, mut ids: impl Iterator<Item = u64>) {
+        if ids.any(|id| !self.0.contains_key(&id)) {
+            *self = Machine::read(host_root).caches(host_root);
+        }
+    }
+
+    /// The NUMA node of a cache.
     ///
     /// # Errors
-    /// [`UnknownCache`] if there is none.
-    pub fn node_of_l3(&self, host_root: &Path, id: u64) -> Result<u32, UnknownCache> {
-        (0u32..)
-            .zip(&self.of_cpu)
-            .find_map(|(cpu, node)| {
-                let file = host_root.join(format!("sys/devices/system/cpu/cpu{cpu}/cache/index3/id"));
-                let text = read_text(&file).ok()?;
-                (text.trim().parse() == Ok(id)).then_some(*node).flatten()
-            })
-            .ok_or(UnknownCache(id))
+    /// [`UnknownCache`] if no CPU on a known node has it.
+    pub fn node_of(&self, id: u64) -> Result<u32, UnknownCache> {
+        self.0.get(&id).copied().ok_or(UnknownCache(id))
     }
 }
 
@@ -136,8 +158,15 @@ mod tests {
         let machine = Machine::read(dir.path());
         assert_eq!(machine.nodes(), [0, 1]);
         assert_eq!((machine.node_of(1), machine.node_of(2), machine.node_of(9)), (Some(0), Some(1), None));
-        assert_eq!(machine.node_of_l3(dir.path(), 7), Ok(1));
-        assert_eq!(machine.node_of_l3(dir.path(), 8), Err(UnknownCache(8)));
+        let caches = machine.caches(dir.path());
+        assert_eq!((caches.node_of(0), caches.node_of(7)), (Ok(0), Ok(1)));
+        assert_eq!(caches.node_of(8), Err(UnknownCache(8)));
+        // Who is known is not looked for again.
+        let mut known = Caches([(9, 3)].into());
+        known.know(Path::new("/nowhere"), [9].into_iter());
+        assert_eq!(known.node_of(9), Ok(3));
+        known.know(dir.path(), [9, 7].into_iter());
+        assert_eq!((known.node_of(9), known.node_of(7)), (Err(UnknownCache(9)), Ok(1)));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use oxalyst_proto::metrics::v1 as proto;
 
 use crate::clock::Now;
 use crate::sample::{Absent, Ages, Cell, Reading};
+use crate::store;
 
 /// Sources that push, at most.
 pub const SOURCES: usize = 16;
@@ -19,9 +20,8 @@ const WITHDRAW: u32 = 180;
 const BACK: Duration = Duration::from_millis(500);
 /// What names one value may be as long as this, all together, in bytes.
 const NAMED: usize = 1024;
-/// Names of sources that push would be mistaken for these.
-const OWN: [&str; 8] =
-    ["cgroup", "cgroup-v1", "cgroup-v2", "proc", "malachite", "malachite-realtime", "kubelet", "resctrl"];
+/// What `/proc` and both versions of cgroups are called.
+const KERNEL: [&str; 3] = ["cgroup-v1", "cgroup-v2", "proc"];
 
 /// A push that is not taken; nothing of it is.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -160,7 +160,7 @@ impl Pushed {
     pub fn take(&self, push: proto::PushRequest, now: Now) -> Result<usize, PushError> {
         let proto::PushRequest { source, period_ms, values } = push;
         name("source", &source, 63, |b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b))?;
-        if OWN.contains(&source.as_str()) {
+        if is_own(&source) {
             return Err(PushError::Name { what: "source", given: source, must: "none of the fetcher's own" });
         }
         if !(100..=600_000).contains(&period_ms) {
@@ -204,6 +204,12 @@ impl Pushed {
         };
         sources.iter().map(told).collect()
     }
+}
+
+/// Whether a source that pushes would be mistaken for one of the fetcher's.
+fn is_own(source: &str) -> bool {
+    let kernel = KERNEL.into_iter().chain([store::Source::Kernel.name()]);
+    kernel.chain(store::Source::LAYERS.map(store::Source::name)).any(|own| own == source)
 }
 
 fn forget(sources: &mut BTreeMap<String, Source>, now: Now) {
@@ -343,8 +349,11 @@ mod tests {
     #[test]
     fn a_push_is_taken_as_a_whole_or_not_at_all() {
         let pushed = Pushed::default();
+        let own = ["proc", "cgroup-v2", "malachite", "perf", "cgroupstats"].map(|own| (own, "a", 1.0));
         for (source, metric, v) in
-            [("gpu", "a", f64::NAN), ("gpu", "A", 1.0), ("proc", "a", 1.0), ("", "a", 1.0), ("a/b", "a", 1.0)]
+            [("gpu", "a", f64::NAN), ("gpu", "A", 1.0), ("", "a", 1.0), ("a/b", "a", 1.0)]
+                .into_iter()
+                .chain(own)
         {
             let values = vec![value("good", 1.0, 1), value(metric, v, 1)];
             assert!(pushed.take(push(source, values), at(1)).is_err(), "{source} {metric} {v}");

@@ -63,6 +63,8 @@ pub fn tells(metric: &Metric, source: Source, unified: bool) -> Result<(), &'sta
                         Err("cycles and instructions alone are counted")
                     }
                     Source::Tasks if !states(field) => Err("CGROUPSTATS tells states of tasks only"),
+                    // Of groups, as resctrl's own; of caches in its other answers.
+                    Source::Realtime if counted(field) => Ok(()),
                     Source::Malachite | Source::Realtime if teller(field) != source => {
                         Err("another source tells it")
                     }

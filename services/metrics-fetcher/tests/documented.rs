@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use metrics_fetcher::query;
+use metrics_fetcher::{catalogue, query};
 
 const HOW: &str = "run this test with OXALYST_WRITE_DOCS=1 to write it anew";
 
@@ -41,6 +41,14 @@ fn document() -> String {
             "| `{}` | {} | {marks} | {history} | {} | {} |\n",
             metric.name, metric.unit, metric.help, metric.otel_name
         ));
+    }
+    text.push_str(
+        "\n## Katalyst's names that are told otherwise\n\nAll its other names are in the table, in its units.\n\n\
+         | Katalyst's | here | why |\n| --- | --- | --- |\n",
+    );
+    for otherwise in catalogue::OTHERWISE {
+        let told = otherwise.told.map_or_else(|| "nowhere".to_owned(), |told| format!("`{told}`"));
+        text.push_str(&format!("| `{}` | {told} | {} |\n", otherwise.name, otherwise.why));
     }
     text
 }

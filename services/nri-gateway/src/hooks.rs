@@ -28,6 +28,7 @@ use tokio::sync::watch;
 use crate::adjustment::{Dialect, Runtime};
 use crate::diagnosis::Diagnosis;
 use crate::duties::{Duties, reconcile};
+use crate::few::Few;
 use crate::hands::{Hands, Turn};
 use crate::kernel::Kernel;
 use crate::mender::Nudge;
@@ -272,9 +273,12 @@ impl HooksContext {
         let containers: Vec<_> =
             listed.map(|c| (Born::of(&c), c)).map(|(b, c)| (translate::container(c), b)).collect();
         let listed = (sandboxes.len(), containers.len());
+        let placements = self.orm.placements().load_full();
+        let all_placed = sandboxes.iter().all(|sandbox| placements.pod(&sandbox.pod_uid).is_some());
         self.ask(Replace { sandboxes, containers }).await?;
-        // Without its answer: due again as soon as the session counts as synchronised; the mender then brings what differs.
-        if let Err(e) = self.reconcile().await {
+        // Without its answer, and where it has placed everybody already: the whole list is told as soon as the session counts as
+        // synchronised, and the mender brings what differs then.
+        if !all_placed && let Err(e) = self.reconcile().await {
             tracing::warn!(reason = %e, "synchronised without the orm");
         }
         let due = self.ask(ToCheck { everything: true }).await?;
@@ -288,7 +292,7 @@ impl HooksContext {
         let changes = self.ask(Resynchronise(seen)).await?;
         if !changes.is_empty() {
             let ids: Vec<_> = changes.iter().map(|change| change.container_id.as_str()).collect();
-            tracing::info!(containers = ?ids, "updated in the answer to the synchronisation");
+            tracing::info!(containers = %Few(&ids), "updated in the answer to the synchronisation");
         }
         Ok((changes, listed))
     }

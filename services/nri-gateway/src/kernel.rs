@@ -28,6 +28,9 @@ use systemd::Systemd;
 /// Looks at once. A file system that hangs costs this many threads and no more.
 const THREADS: usize = 4;
 
+/// Containers in a part of a pass: what is late is one part, not all that was read before.
+pub(crate) const PART: usize = 256;
+
 /// The files below one root. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Kernel {
@@ -70,6 +73,20 @@ pub struct Look {
     pub fault: Option<String>,
 }
 
+// === impl Look ===
+
+impl Look {
+    fn add(&mut self, other: Self) {
+        let Self { seen, wrote, unheld, reports, whole, fault } = other;
+        self.seen.extend(seen);
+        self.wrote.extend(wrote);
+        self.unheld.extend(unheld);
+        self.reports.extend(reports);
+        self.whole.extend(whole);
+        self.fault = self.fault.take().or(fault);
+    }
+}
+
 // === impl Kernel ===
 
 impl Kernel {
@@ -85,6 +102,26 @@ impl Kernel {
     /// [`KernelError`] where nothing could be read.
     pub async fn read(&self, checks: Vec<Check>, deadline: Duration) -> Result<Look, KernelError> {
         self.look(checks, deadline, Correct::Nothing).await
+    }
+
+    /// As [`Kernel::read`], a part after the other, each with the deadline: what was read counts, however many there are. A part
+    /// that is late ends it, as its fault.
+    ///
+    /// # Errors
+    /// As [`Kernel::read`], of the first part.
+    pub async fn read_in_parts(&self, checks: &[Check], deadline: Duration) -> Result<Look, KernelError> {
+        let mut parts = checks.chunks(PART);
+        let mut all = self.read(parts.next().unwrap_or_default().to_vec(), deadline).await?;
+        for part in parts {
+            match self.read(part.to_vec(), deadline).await {
+                Ok(look) => all.add(look),
+                Err(e) => {
+                    all.fault.get_or_insert_with(|| e.to_string());
+                    break;
+                }
+            }
+        }
+        Ok(all)
     }
 
     /// Reads the files of each container and writes the CPUs that differ from what is wanted; of `whole`, which does not run

@@ -12,6 +12,7 @@ pub mod bypass;
 pub mod diagnosis;
 pub mod duties;
 pub mod face;
+mod few;
 pub mod hands;
 pub mod hooks;
 pub mod kernel;

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::adjustment::{self, Dialect};
 use crate::duties::Duties;
+use crate::few::Few;
 use crate::kernel::Kernel;
 use crate::metrics::Metrics;
 use crate::pinning::Corrections;
@@ -138,13 +139,17 @@ async fn round(runtime: &RuntimeClient, tools: &Tools, dialect: Dialect, everyth
         return;
     }
     let told = async {
-        tell(runtime, tools, found.corrections).await?;
-        tell_others(runtime, tools, dialect, &found.unheld).await
+        let failed = tell(runtime, tools, found.corrections).await?;
+        Ok(failed + tell_others(runtime, tools, dialect, &found.unheld).await?)
     };
     // A runtime that refuses or does not answer, if only for one container, holds up nobody: what it left is written directly.
     match told.await {
-        Ok(()) => tools.facts.set("runtime_updates", "ok"),
-        Err(e) => {
+        Ok(0) => tools.facts.set("runtime_updates", "ok"),
+        Ok(failed) => {
+            let what = format!("the runtime could not make the last {failed}, written directly instead");
+            tools.facts.set("runtime_updates", what);
+        }
+        Err::<_, CallError>(e) => {
             tracing::warn!(error = %e, "containers could not be updated by the runtime: they are written directly");
             tools.facts.set("runtime_updates", format!("the last failed, written directly instead: {e}"));
         }
@@ -163,7 +168,7 @@ async fn round(runtime: &RuntimeClient, tools: &Tools, dialect: Dialect, everyth
     match written::apply(roster, kernel, metrics, "rewritten", (checks, corrections, unheld)).await {
         Ok(outcome) => {
             if !outcome.wrote.is_empty() {
-                tracing::warn!(containers = ?outcome.wrote, "the runtime did not apply an update: written directly");
+                tracing::warn!(containers = %Few(&outcome.wrote), "the runtime did not apply an update: written directly");
             }
             if outcome.fault.is_some() {
                 tools.tell_files(outcome.fault.as_deref());
@@ -190,7 +195,7 @@ async fn write(tools: &Tools, everything: bool) {
 async fn look(tools: &Tools, everything: bool) -> Option<Found> {
     let due = tools.roster.send(ToCheck { everything }).await.ok()?;
     let mut corrections = due.blind;
-    let (seen, unheld) = match tools.kernel.read(due.checks.clone(), LOOK_DEADLINE).await {
+    let (seen, unheld) = match tools.kernel.read_in_parts(&due.checks, LOOK_DEADLINE).await {
         Ok(look) => {
             if everything || look.fault.is_some() {
                 tools.tell_files(look.fault.as_deref());
@@ -214,8 +219,10 @@ async fn look(tools: &Tools, everything: bool) -> Option<Found> {
     Some(Found { checks: due.checks, corrections, unheld })
 }
 
-/// CPUs that are taken away first, then those given back, then memory nodes one container at a time.
-async fn tell(runtime: &RuntimeClient, tools: &Tools, corrections: Corrections) -> Result<(), CallError> {
+/// CPUs that are taken away first, then those given back, then memory nodes one container at a time. Gives how many the runtime
+/// said it could not change.
+async fn tell(runtime: &RuntimeClient, tools: &Tools, corrections: Corrections) -> Result<usize, CallError> {
+    let mut all_failed = 0;
     let Corrections { shrink, grow, mems } = corrections;
     let batches = shrink.chunks(BATCH).chain(grow.chunks(BATCH)).chain(mems.chunks(1));
     for batch in batches {
@@ -226,9 +233,10 @@ async fn tell(runtime: &RuntimeClient, tools: &Tools, corrections: Corrections) 
         let failed = runtime.update_containers(updates, CALL_DEADLINE).await?;
         tools.metrics.updated("failed", failed.len());
         tools.metrics.updated("applied", batch.len().saturating_sub(failed.len()));
-        tracing::info!(containers = ?ids, failed = failed.len(), "updated");
+        all_failed += failed.len();
+        tracing::info!(containers = %Few(&ids), failed = failed.len(), "updated");
     }
-    Ok(())
+    Ok(all_failed)
 }
 
 /// The rest, as far as this runtime applies it.
@@ -237,7 +245,8 @@ async fn tell_others(
     tools: &Tools,
     dialect: Dialect,
     unheld: &[Check],
-) -> Result<(), CallError> {
+) -> Result<usize, CallError> {
+    let mut all_failed = 0;
     let updates: Vec<_> = unheld
         .iter()
         .filter_map(|check| adjustment::update(&check.container_id, &check.others, dialect, true))
@@ -246,6 +255,7 @@ async fn tell_others(
         let failed = runtime.update_containers(batch.to_vec(), CALL_DEADLINE).await?;
         tools.metrics.updated("failed", failed.len());
         tools.metrics.updated("applied", batch.len().saturating_sub(failed.len()));
+        all_failed += failed.len();
     }
-    Ok(())
+    Ok(all_failed)
 }

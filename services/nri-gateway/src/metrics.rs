@@ -63,7 +63,7 @@ struct Outcome {
 impl Metrics {
     /// Registers all of them.
     pub fn new(registry: &Registry) -> Self {
-        Self {
+        let metrics = Self {
             hooks: registry.register(
                 "hook_duration_seconds",
                 "Time to answer a call of the container runtime",
@@ -119,7 +119,18 @@ impl Metrics {
                 "Releases of pods that the orm has not taken yet",
                 Gauge::default(),
             ),
+        };
+        // From the beginning: a counter that comes with its first event has not increased, and alerts nobody.
+        for reason in ["absent", "failed", "late", "suspended"] {
+            drop(metrics.policy.get_or_create(&Reason { reason }));
         }
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            drop(metrics.drift.get_or_create(&File { file }));
+        }
+        for result in ["applied", "failed", "rewritten"] {
+            drop(metrics.updates.get_or_create(&Outcome { result }));
+        }
+        metrics
     }
 
     /// A call of the runtime was answered.
@@ -168,6 +179,18 @@ fn seconds(duration: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_not_happened_is_told_as_none() {
+        let registry = Registry::default();
+        let _metrics = Metrics::new(&registry);
+        let text = oxalyst_telemetry::encode(&registry);
+        for series in
+            ["hook_default_answers_total{reason=\"late\"} 0", "cpuset_drift_total{file=\"cpuset.mems\"} 0"]
+        {
+            assert!(text.contains(series), "{series}: {text}");
+        }
+    }
 
     #[test]
     fn these_are_all_the_metrics() {

@@ -114,14 +114,13 @@ impl Roster {
         }
         for (id, reports) in by_id {
             let Some(entry) = self.containers.get_mut(&id) else { continue };
-            let is_known = |report| entry.reports.contains(report);
-            let stands = match whole.contains(&id) {
-                true => entry.reports == reports,
-                false => reports.iter().all(is_known),
-            };
-            if stands {
+            let mut stand = if whole.contains(&id) { Vec::new() } else { entry.reports.clone() };
+            let new = reports.into_iter().filter(|report| !stand.contains(report)).collect::<Vec<_>>();
+            stand.extend(new);
+            if entry.reports == stand {
                 continue;
             }
+            let reports = stand;
             match reports.is_empty() {
                 true => tracing::info!(container = %id, "all that was decided is in effect"),
                 false => {

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use actix::Addr;
 
-use crate::kernel::{Kernel, KernelError};
+use crate::few::Few;
+use crate::kernel::{Kernel, KernelError, PART};
 use crate::metrics::Metrics;
 use crate::pinning::{Change, Corrections};
 use crate::placements::Cpuset;
 use crate::roster::{Check, Observed, Reported, Roster, ToCheck};
 
-/// For a pass over the kernel's files.
+/// For a part of a pass over the kernel's files.
 const LOOK_DEADLINE: Duration = Duration::from_secs(2);
 
 /// For the memory nodes of one container: the kernel may move its pages before it answers.
@@ -39,7 +40,7 @@ pub async fn write(
 ) -> Result<Option<String>, WriteError> {
     let stopping = |_| WriteError::Stopping;
     let due = roster.send(ToCheck { everything }).await.map_err(stopping)?;
-    let look = kernel.read(due.checks.clone(), LOOK_DEADLINE).await?;
+    let look = kernel.read_in_parts(&due.checks, LOOK_DEADLINE).await?;
     let (reports, whole) = (look.reports, look.whole);
     roster.send(Reported { reports, whole }).await.map_err(stopping)?;
     let corrections = roster.send(Observed(look.seen)).await.map_err(stopping)?;
@@ -90,12 +91,12 @@ pub(crate) async fn apply(
         let _left_for_the_next_round = roster.send(Observed(look.seen)).await.map_err(stopping)?;
     }
     if !outcome.wrote.is_empty() {
-        tracing::info!(containers = ?outcome.wrote, "written");
+        tracing::info!(containers = %Few(&outcome.wrote), "written");
     }
     Ok(outcome)
 }
 
-/// What is taken away first, in one pass with what is given; then memory nodes, one container at a time.
+/// What is taken away first, then what is given, in parts; then memory nodes, one container at a time.
 fn in_order(
     checks: &[Check],
     corrections: Corrections,
@@ -123,10 +124,7 @@ fn in_order(
             first.extend(with(Change { container_id: id.clone(), cpuset: Cpuset::default() }));
         }
     }
-    let mut batches = Vec::new();
-    if !first.is_empty() {
-        batches.push((first, LOOK_DEADLINE));
-    }
+    let mut batches: Vec<_> = first.chunks(PART).map(|part| (part.to_vec(), LOOK_DEADLINE)).collect();
     batches.extend(mems.into_iter().filter_map(with).map(|change| (vec![change], MEMS_DEADLINE)));
     batches
 }

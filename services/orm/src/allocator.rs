@@ -21,16 +21,16 @@ use oxalyst_qos::QosLevel;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::BroadcastStream;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::allocations::{
-    Admit, Allocations, AskConcern, GetState, GetTopology, IsHeld, Occasion, Reconcile, RefuseResize,
-    Release, Reserve, ResizeContainer, SpecTold, SpecsTold, Subscribe,
+    Admit, Allocations, AskConcern, GetState, GetTopology, IsHeld, IsKnown, Occasion, Reconcile,
+    RefuseResize, Release, Reserve, ResizeContainer, SpecTold, SpecsTold, Subscribe,
 };
 use crate::plugins::{Admission, Ask, Plugins, Resizing, asks};
 use crate::resize::Told;
 use crate::specs::{PodSpec, Reader, ResourceNames, SpecChange, SpecFault};
-use crate::{clock, wire};
+use crate::{clock, uid, wire};
 
 /// No answer of the actor takes longer, unless the disk hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -190,6 +190,26 @@ impl Face {
         Some(self.reader.request(&spec, &sandbox.sandbox_id, clock::unix_ms()))
     }
 
+    async fn named(&self, sandbox: Option<Sandbox>) -> Result<Sandbox, Status> {
+        let sandbox = sandbox.ok_or_else(|| Status::invalid_argument("sandbox is missing"))?;
+        if sandbox.sandbox_id.is_empty() {
+            return Err(Status::invalid_argument("the sandbox has no id"));
+        }
+        let sandbox = with_uid(sandbox);
+        self.can_be_known(&sandbox.pod_uid).await?;
+        Ok(sandbox)
+    }
+
+    /// Whether there can be a pod of this uid. One that is held goes by the uid that it has, whatever that is: it has to be let go.
+    async fn can_be_known(&self, uid: &str) -> Result<(), Status> {
+        let Err(fault) = uid::check(uid) else { return Ok(()) };
+        if self.ask(IsKnown { uid: uid.to_owned() }).await? {
+            return Ok(());
+        }
+        tracing::warn!(%fault, "a call is passed over");
+        Err(Status::invalid_argument(fault.to_string()))
+    }
+
     pub(crate) async fn ask<M>(&self, message: M) -> Result<M::Result, Status>
     where
         M: Message + Send + 'static,
@@ -217,7 +237,7 @@ impl Allocator for Face {
 
     async fn admit_pod(&self, request: Request<AdmitPodRequest>) -> Result<Response<AdmitReply>, Status> {
         let asked = request.into_inner();
-        let sandbox = self.reader.sandbox(named(asked.sandbox)?);
+        let sandbox = self.reader.sandbox(self.named(asked.sandbox).await?);
         let mut request = wire::sandbox_request(&sandbox, clock::unix_ms());
         request.kept_labels = self.reader.kept_labels(&sandbox.labels);
         let spec = self.spec(&sandbox);
@@ -231,7 +251,7 @@ impl Allocator for Face {
         request: Request<AdmitContainerRequest>,
     ) -> Result<Response<AdmitReply>, Status> {
         let asked = request.into_inner();
-        let sandbox = self.reader.sandbox(named(asked.sandbox)?);
+        let sandbox = self.reader.sandbox(self.named(asked.sandbox).await?);
         let container = asked.container.ok_or_else(|| Status::invalid_argument("container is missing"))?;
         let mut request = wire::container_request(&sandbox, &container, clock::unix_ms());
         request.kept_labels = self.reader.kept_labels(&sandbox.labels);
@@ -250,6 +270,7 @@ impl Allocator for Face {
             return Err(Status::invalid_argument("container or sandbox is missing"));
         }
         let told = Told::from(&request);
+        self.can_be_known(&told.uid).await?;
         let ResizeContainerRequest { deadline_unix_ms, trace_id, .. } = request;
         let occasion = Occasion::traced(trace_id);
         if let Some(reply) = self.resize_with_plugins(&told, deadline_unix_ms, &occasion).await? {
@@ -264,6 +285,14 @@ impl Allocator for Face {
     ) -> Result<Response<ReleasePodReply>, Status> {
         let ReleasePodRequest { pod_uid, sandbox_id } = request.into_inner();
         let uid = if pod_uid.is_empty() { sandbox_id.clone() } else { pod_uid };
+        match self.can_be_known(&uid).await {
+            Ok(()) => {}
+            // Whoever tells of an end repeats it until it is taken, and nothing is held under such a uid.
+            Err(status) if status.code() == Code::InvalidArgument => {
+                return Ok(Response::new(ReleasePodReply::default()));
+            }
+            Err(status) => return Err(status),
+        }
         self.ask(Release { uid, sandbox_id }).await.map(Response::new)
     }
 
@@ -328,23 +357,6 @@ impl Allocator for Face {
 fn takes_part(pod: &PodRequest) -> bool {
     !(pod.node_agent && matches!(pod.qos, QosLevel::Shared | QosLevel::Reclaimed))
 }
-
-fn named(sandbox: Option<Sandbox>) -> Result<Sandbox, Status> {
-    let sandbox = sandbox.ok_or_else(|| Status::invalid_argument("sandbox is missing"))?;
-    if sandbox.sandbox_id.is_empty() {
-        return Err(Status::invalid_argument("the sandbox has no id"));
-    }
-    if sandbox.pod_uid.len() > MAX_UID {
-        let length = sandbox.pod_uid.len();
-        return Err(Status::invalid_argument(format!(
-            "the pod's uid has {length} bytes, and no more than {MAX_UID} are taken"
-        )));
-    }
-    Ok(with_uid(sandbox))
-}
-
-/// Bytes of a pod's uid at the most, as of any name in Kubernetes.
-const MAX_UID: usize = 253;
 
 /// A pod whose client told no uid goes by its sandbox's id.
 fn with_uid(mut sandbox: Sandbox) -> Sandbox {

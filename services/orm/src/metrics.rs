@@ -16,6 +16,7 @@ use oxalyst_planner::plan::Reason;
 pub struct Metrics {
     admitted: Counter,
     refused: Family<ReasonLabel, Counter>,
+    refusal_wait: Gauge,
     pods: Gauge,
     commit_seconds: Histogram,
     commit_failures: Counter,
@@ -46,6 +47,11 @@ impl Metrics {
                 "Requests that were refused, by reason",
                 Family::default(),
             ),
+            refusal_wait: registry.register(
+                "orm_refusal_wait_seconds",
+                "Wait that is advised before the next attempt, after many refusals; 0: none",
+                Gauge::default(),
+            ),
             pods: registry.register("orm_pods", "Pods in the ledger", Gauge::default()),
             commit_seconds: registry.register(
                 "orm_commit_seconds",
@@ -73,6 +79,11 @@ impl Metrics {
     /// A request was refused.
     pub fn refused(&self, reason: Reason) {
         self.refused.get_or_create(&ReasonLabel { reason: reason.as_str() }).inc();
+    }
+
+    /// So many seconds of waiting are advised.
+    pub fn refusal_wait(&self, seconds: u64) {
+        self.refusal_wait.set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 
     /// So many pods are in the ledger.

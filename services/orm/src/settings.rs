@@ -1,5 +1,6 @@
 //! What the allocator can be told.
 
+mod defaults;
 mod words;
 
 use std::path::PathBuf;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use oxalyst_planner::rules::{RuleSettings, RulesError, rules};
 use oxalyst_qos::KeptLabels;
 use oxalyst_settings::{Common, HasCommon};
+use oxalyst_topology::Machine;
 use serde::{Deserialize, Serialize};
 
 use crate::decisions::Limits;
@@ -198,7 +200,16 @@ impl Settings {
         within("plugin_deadline_ms", self.plugin_deadline_ms, 10, 1500, "10 to 1500")?;
         rules(&self.rules())?;
         ReadingRules::new(self)?;
-        words::check(self)
+        words::check(self)?;
+        defaults::check(self)
+    }
+
+    /// Checks against the machine what of the wishes by default names NUMA nodes.
+    ///
+    /// # Errors
+    /// The first that this machine cannot serve.
+    pub fn check_on(&self, machine: &Machine) -> Result<(), SettingsError> {
+        defaults::check_on(self, machine)
     }
 
     /// Which labels of pods are kept and told.

@@ -62,6 +62,12 @@ pub fn container_request(sandbox: &Sandbox, container: &Container, now_unix_ms: 
     }
 }
 
+/// Milli-CPUs that these containers ask for.
+fn asked_together(containers: &[&Container]) -> u64 {
+    let asked = containers.iter().filter_map(|c| asked(c.resources.as_ref()));
+    asked.fold(0, |all, milli| all.saturating_add(milli.0))
+}
+
 /// A pod that runs already, and the CPUs to which all of its running containers are confined, if they are. A dedicated pod
 /// without a live container asks for nothing yet: exclusive CPUs are given to what runs, or to what is admitted.
 pub fn running(sandbox: &Sandbox, containers: &[&Container], now_unix_ms: i64) -> RunningSandbox {
@@ -70,18 +76,17 @@ pub fn running(sandbox: &Sandbox, containers: &[&Container], now_unix_ms: i64) -
         let request = SandboxRequest { request: None, request_source: RequestSource::None, ..whole };
         return RunningSandbox { request, cpus: None };
     }
-    let request =
-        match containers.iter().filter_map(|c| asked(c.resources.as_ref())).map(|milli| milli.0).sum() {
-            0 if containers.is_empty() => whole,
-            0 => SandboxRequest { stage: Stage::Container, ..whole },
-            sum if whole.request.is_none() => SandboxRequest {
-                stage: Stage::Container,
-                request: Some(MilliCpu(sum)),
-                request_source: RequestSource::ContainerResources,
-                ..whole
-            },
-            _ => SandboxRequest { stage: Stage::Container, ..whole },
-        };
+    let request = match asked_together(containers) {
+        0 if containers.is_empty() => whole,
+        0 => SandboxRequest { stage: Stage::Container, ..whole },
+        sum if whole.request.is_none() => SandboxRequest {
+            stage: Stage::Container,
+            request: Some(MilliCpu(sum)),
+            request_source: RequestSource::ContainerResources,
+            ..whole
+        },
+        _ => SandboxRequest { stage: Stage::Container, ..whole },
+    };
     let alive = containers.iter().filter(|c| c.state() != ContainerState::Stopped);
     let sets: Option<Vec<CpuSet>> = alive
         .map(|c| {

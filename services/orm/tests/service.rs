@@ -8,7 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use oxalyst_proto::orm::v1::{AdmitPodRequest, GetTopologyRequest, ReconcileRequest, WatchPlacementsRequest};
+use oxalyst_proto::orm::v1::{
+    AdmitContainerRequest, AdmitPodRequest, GetStateRequest, GetTopologyRequest, ReconcileRequest,
+    ReleasePodRequest, ResizeContainerRequest, WatchPlacementsRequest,
+};
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources, Sandbox};
 
 use host::{DEADLINE, Host, Orm, placed, refused, sandbox, told};
@@ -184,6 +187,106 @@ async fn a_uid_that_is_too_long_is_refused() {
 }
 
 #[tokio::test]
+async fn what_can_be_no_uid_is_refused_by_every_call_and_in_a_list_costs_no_other_pod() {
+    let host = Host::new();
+    let log = host.dir.path().join("log");
+    let said = || std::fs::read_to_string(&log).unwrap();
+    let file = std::fs::File::create(&log).unwrap();
+    let mut orm = host.attach(host.command("run", &[]).stderr(file).spawn().unwrap());
+    until_ready(&mut orm).await;
+    orm.admit(&sandbox("held", "dedicated_cores", Some(1024))).await;
+    for (uid, said) in [("x".repeat(1 << 20), "1048576 bytes"), ("a\nb".to_owned(), "blanks nor control")] {
+        let odd = || Sandbox { pod_uid: uid.clone(), ..sandbox("odd", "shared_cores", Some(512)) };
+        let nameless = || Sandbox { sandbox_id: uid.clone(), pod_uid: String::new(), ..odd() };
+        let container = || Container { sandbox_id: "odd-1".into(), ..Container::default() };
+        let mut refused = Vec::new();
+        for sandbox in [odd(), nameless()] {
+            let pod = AdmitPodRequest { sandbox: Some(sandbox.clone()), ..Default::default() };
+            refused.push(orm.client.admit_pod(pod).await.unwrap_err());
+            let (sandbox, container) = (Some(sandbox), Some(container()));
+            let create = AdmitContainerRequest {
+                sandbox: sandbox.clone(),
+                container: container.clone(),
+                ..Default::default()
+            };
+            refused.push(orm.client.admit_container(create).await.unwrap_err());
+            let resize = ResizeContainerRequest { sandbox, container, ..Default::default() };
+            refused.push(orm.client.resize_container(resize).await.unwrap_err());
+        }
+        let release = ReleasePodRequest { pod_uid: uid.clone(), sandbox_id: "odd-1".into() };
+        let ended = orm.client.release_pod(release).await.unwrap().into_inner();
+        assert!(!ended.released, "taken, so that it is not told again and again");
+        for refused in refused {
+            assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+            assert!(refused.message().contains(said), "{refused}");
+        }
+        let list = || ReconcileRequest {
+            sandboxes: vec![odd(), sandbox("held", "dedicated_cores", Some(1024)), nameless()],
+            containers: vec![],
+        };
+        for _ in 0..3 {
+            let reply = orm.client.reconcile(list()).await.unwrap().into_inner();
+            assert_eq!((reply.adopted_pod_uids, reply.freed_pod_uids), (vec![], vec![]));
+        }
+    }
+    assert_eq!(orm.cpus().await.into_keys().collect::<Vec<_>>(), ["held"]);
+    let told = said().matches("running pods are passed over").count();
+    assert_eq!(told, 2, "once each time that they come:\n{}", said());
+    assert!(said().lines().all(|line| line.len() < 1000), "no line as long as a uid");
+}
+
+#[tokio::test]
+async fn a18_a_controller_whose_pods_are_refused_again_and_again_is_told_to_wait() {
+    let host = Host::new();
+    let mut orm = host.start(&[]).await;
+    let mut said = Vec::new();
+    for nth in 0..20 {
+        let reply = orm.admit(&sandbox(&format!("d-{nth}"), "dedicated_cores", Some(4096))).await;
+        said.push(refused(&reply).message.clone());
+    }
+    assert!(said[..9].iter().all(|said| !said.contains("again and again")), "{said:#?}");
+    assert!(said[9].contains("2 on NUMA node 0") || said[9].contains("NUMA node 0 (0-1)"), "{}", said[9]);
+    assert!(said[9].ends_with("wait 10 s before the next attempt, or use another node"), "{}", said[9]);
+    assert!(said[19].contains("wait 20 s"), "it doubles: {}", said[19]);
+    let facts = orm.status().await.unwrap().facts;
+    assert!(facts["refusals"].contains("wait 20 s"), "{facts:?}");
+    assert_eq!(
+        refused(&orm.admit(&sandbox("e", "dedicated_cores", Some(4096))).await).reason,
+        "insufficient"
+    );
+    placed(&orm.admit(&sandbox("fits", "dedicated_cores", Some(1024))).await);
+}
+
+#[tokio::test]
+async fn p04_k14_whoever_lists_and_asks_while_pods_come_writes_nothing() {
+    let host = Host::new();
+    let mut orm = host.start(&[]).await;
+    orm.admit(&sandbox("a", "shared_cores", Some(256))).await;
+    let mut reader = orm.client.clone();
+    let lists = tokio::spawn(async move {
+        for nth in 0..1000u32 {
+            match nth % 3 {
+                0 => drop(reader.get_state(GetStateRequest::default()).await.unwrap()),
+                1 => drop(reader.get_state(GetStateRequest { exclusive_only: true }).await.unwrap()),
+                _ => drop(reader.get_topology(GetTopologyRequest {}).await.unwrap()),
+            }
+        }
+    });
+    let mut generation = orm.state().await.generation;
+    for nth in 0..20 {
+        // One commit each: a write by a list would be seen as another one.
+        let uid = format!("d{nth}");
+        placed(&orm.admit(&sandbox(&uid, "dedicated_cores", Some(1024))).await);
+        assert_eq!(orm.state().await.generation, generation + 1, "{uid} comes");
+        assert!(orm.release(&uid, &format!("{uid}-1")).await);
+        generation += 2;
+        assert_eq!(orm.state().await.generation, generation, "{uid} goes");
+    }
+    lists.await.unwrap();
+    assert_eq!(orm.state().await.generation, generation);
+}
+
+#[tokio::test]
 async fn a_pod_without_a_uid_goes_by_its_sandbox() {
     let host = Host::new();
     let mut orm = host.start(&[]).await;
@@ -218,7 +321,7 @@ async fn a_start_that_cannot_succeed_says_why_on_one_line_and_ends_with_2() {
     let missing = host.dir.path().join("missing.yaml");
     let unknown = host.dir.path().join("unknown.yaml");
     std::fs::write(&unknown, "reserved_cpu: '0'\n").unwrap();
-    let cases: [(&str, &[&str], &str); 13] = [
+    let cases: [(&str, &[&str], &str); 17] = [
         ("run", &[], "already in use"),
         ("other", &[], "locked by process"),
         ("other", &["--config", path(&missing)], "missing.yaml"),
@@ -232,6 +335,14 @@ async fn a_start_that_cannot_succeed_says_why_on_one_line_and_ends_with_2() {
         ("other", &["--set", "ledger_dir=/proc/x"], "/proc/x"),
         ("other", &["--set", "memory_reserved=99=1024"], "NUMA node 99, which is not there"),
         ("other", &["--set", "memory_reserved=0=1099511627776"], "which has 17179869184"),
+        ("other", &["--set", "orm_resource_names_map=a/x=a/y,a/y=a/x"], "a/x stands for a/y stands for a/x"),
+        ("other", &["--set", "enhancement_defaults=dedicated_cores:numa_number=2"], "the machine has 1"),
+        ("other", &["--set", "enhancement_defaults=shared_cores:cpuset_pool=reclaim"], "cpuset_pool=reclaim"),
+        (
+            "other",
+            &["--set", "enhancement_defaults=dedicated_cores:numa_exclusive=true"],
+            "numa_binding=true",
+        ),
     ];
     for (run, more, expected) in cases {
         let output = host.fails(run, more).await;

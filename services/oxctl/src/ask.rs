@@ -1,6 +1,6 @@
 //! Each command: which services it asks, and which view their answers make.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oxalyst_mesh::NODE_SERVICES;
@@ -75,26 +75,51 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
             Ok(Answer { text, problems: Vec::new(), told: Told::Well })
         }
         Some(MetricsAction::Top(args)) => top(peers, args, output).await,
-        Some(MetricsAction::Watch(selection)) => {
-            let mut stream = peers.watch_metrics(query(selection)).await?;
-            let interrupted = interrupted();
-            tokio::pin!(interrupted);
-            loop {
-                let next = tokio::select! {
-                    next = peers.next(&mut stream) => next?,
-                    () = &mut interrupted => None,
-                };
-                let Some(reply) = next else { break };
-                let view = MetricsView::new(reply);
-                let text = answer(&view, output, |wide| view.render(wide), Vec::new(), Told::Well)?.text;
-                // A reader that has seen enough ends the watch.
-                if std::io::stdout().write_all(text.as_bytes()).is_err() {
-                    break;
-                }
+        Some(MetricsAction::Watch(selection)) => tokio::select! {
+            watched = watch(peers, selection, output) => watched,
+            () = interrupted() => Ok(enough()),
+        },
+    }
+}
+
+/// Tells what is new for as long as there is a reader and a service.
+async fn watch(peers: &Peers, selection: &Selection, output: Output) -> Result<Answer, AskError> {
+    let mut stream = peers.watch_metrics(query(selection)).await?;
+    let mut heard = false;
+    loop {
+        let reply = match peers.next(&mut stream).await {
+            Ok(Some(reply)) => reply,
+            Ok(None) => return Ok(enough()),
+            // The service lets go of whoever stood still; who goes on begins anew. One that tells nothing is not asked for ever.
+            Err(_) if heard => {
+                (stream, heard) = (peers.watch_metrics(query(selection)).await?, false);
+                continue;
             }
-            Ok(Answer { text: String::new(), problems: Vec::new(), told: Told::Well })
+            Err(error) => return Err(error.into()),
+        };
+        heard = true;
+        let view = MetricsView::new(reply);
+        let text = answer(&view, output, |wide| view.render(wide), Vec::new(), Told::Well)?.text;
+        // A reader that has seen enough ends the watch.
+        if shown(text).await.is_err() {
+            return Ok(enough());
         }
     }
+}
+
+/// Writes on a thread of its own: while a pager waits, pings of the service are answered and an operator can interrupt.
+async fn shown(text: String) -> io::Result<()> {
+    let write = move || {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    };
+    tokio::task::spawn_blocking(write).await.unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()))
+}
+
+/// Nothing is left to be told.
+fn enough() -> Answer {
+    Answer { text: String::new(), problems: Vec::new(), told: Told::Well }
 }
 
 /// How often the table is shown anew on a terminal.
@@ -115,7 +140,7 @@ async fn list(peers: &Peers, output: Output) -> Result<Answer, AskError> {
 }
 
 async fn top(peers: &Peers, args: &TopArgs, output: Output) -> Result<Answer, AskError> {
-    let terminal = std::io::stdout().is_terminal();
+    let terminal = io::stdout().is_terminal();
     let every = args.every.or_else(|| (terminal && !args.once && output != Output::Json).then_some(REFRESH));
     let once = async || {
         let view = TopView::new(peers.metrics(top::query()).await?, args.containers);
@@ -124,32 +149,26 @@ async fn top(peers: &Peers, args: &TopArgs, output: Output) -> Result<Answer, As
         answer(&view, output, |_| view.render(size), Vec::new(), Told::Well)
     };
     let Some(every) = every else { return once().await };
-    let enough = || Answer { text: String::new(), problems: Vec::new(), told: Told::Well };
-    let interrupted = interrupted();
-    tokio::pin!(interrupted);
-    loop {
-        let told = tokio::select! {
-            told = once() => told,
-            () = &mut interrupted => return Ok(enough()),
-        };
-        let text = match told {
-            Ok(answer) => answer.text,
-            // Whoever keeps it open wants to see when it is back.
-            Err(error) => format!("{error}\n"),
-        };
-        let (before, after) = if terminal { (CLEAR, "") } else { ("", "\n") };
-        // A reader that has seen enough ends it.
-        if write!(std::io::stdout(), "{before}{text}{after}")
-            .and_then(|()| std::io::stdout().flush())
-            .is_err()
-        {
-            return Ok(enough());
+    let drawn = async {
+        loop {
+            let text = match once().await {
+                Ok(answer) => answer.text,
+                // Whoever keeps it open wants to see when it is back.
+                Err(error) => format!("{error}\n"),
+            };
+            let (before, after) = if terminal { (CLEAR, "") } else { ("", "\n") };
+            // A reader that has seen enough ends it.
+            if shown(format!("{before}{text}{after}")).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(every).await;
         }
-        tokio::select! {
-            () = tokio::time::sleep(every) => {}
-            () = &mut interrupted => return Ok(enough()),
-        }
+    };
+    tokio::select! {
+        () = drawn => {}
+        () = interrupted() => {}
     }
+    Ok(enough())
 }
 
 async fn get(peers: &Peers, selection: &Selection, output: Output) -> Result<Answer, AskError> {

@@ -28,7 +28,10 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("oxctl: starting: {error}")),
     };
-    match runtime.block_on(ask::ask(&cli)) {
+    let answer = runtime.block_on(ask::ask(&cli));
+    // Whoever interrupts does not wait for a pager to take what was being written.
+    runtime.shutdown_background();
+    match answer {
         Ok(answer) => print(&answer),
         Err(error) => fail(&error.to_string()),
     }
@@ -38,15 +41,22 @@ fn print(answer: &Answer) -> ExitCode {
     for problem in &answer.problems {
         let _ = writeln!(io::stderr(), "{problem}");
     }
+    if answer.text.is_empty() {
+        return code(&answer.told);
+    }
     match io::stdout().write_all(answer.text.as_bytes()) {
-        Ok(()) => match answer.told {
-            Told::Well => ExitCode::SUCCESS,
-            Told::InPart => NOT_WELL.into(),
-            Told::Nothing => NOTHING_TOLD.into(),
-        },
+        Ok(()) => code(&answer.told),
         // `oxctl metrics | head` has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => fail(&format!("oxctl: writing the answer: {error}")),
+    }
+}
+
+fn code(told: &Told) -> ExitCode {
+    match told {
+        Told::Well => ExitCode::SUCCESS,
+        Told::InPart => NOT_WELL.into(),
+        Told::Nothing => NOTHING_TOLD.into(),
     }
 }
 

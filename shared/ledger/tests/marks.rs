@@ -222,3 +222,22 @@ fn a_folder_of_the_version_before_opens_without_damage_and_has_both_marks_from_t
     cut_journal(work.path());
     assert!(!open(work.path()).1.damage.is_empty(), "its one mark tells as before");
 }
+
+/// A file whose name no ledger comes to is somebody else's: it leaves generations to come, and what is acknowledged is durable.
+#[test]
+fn a_file_of_an_impossible_generation_is_put_aside_and_commits_go_on_being_durable() {
+    for name in ["journal-18446744073709551615", "snapshot-18446744073709551614"] {
+        let (left, _) = killed();
+        fs::write(left.path().join("store").join(name), "x").unwrap();
+        let (mut ledger, opened) = Ledger::open(left.path(), Options::default()).unwrap();
+        assert!(!opened.damage.is_empty(), "{name}");
+        let generation = put(&mut ledger, "later");
+        assert!(generation < u64::MAX / 2, "{generation}");
+        assert!(put(&mut ledger, "thereafter") > generation);
+        drop(ledger);
+        let (ledger, opened) = Ledger::open(left.path(), Options::default()).unwrap();
+        assert_eq!(opened.damage, [], "{name} is aside");
+        let keys: Vec<_> = ledger.records().map(|(key, _)| key.to_owned()).collect();
+        assert!(keys.contains(&"later".to_owned()) && keys.contains(&"thereafter".to_owned()), "{keys:?}");
+    }
+}

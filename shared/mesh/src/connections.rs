@@ -96,7 +96,7 @@ where
     let any = Arc::new(AtomicBool::new(false));
     let io = TokioIo::new(Heard { io, any: Arc::clone(&any) });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new());
+    // HTTP/1 gets no timer: with one, hyper ends connections that ask nothing for half a minute.
     builder
         .http2()
         .timer(TokioTimer::new())

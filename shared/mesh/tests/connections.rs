@@ -94,6 +94,17 @@ async fn who_says_nothing_asks_nothing_more_or_answers_no_ping_is_let_go_and_who
     assert!(told.is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_asks_once_a_minute_over_http1_keeps_its_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let _mesh = serve(dir.path(), 256, Common::default().ping_period_ms);
+    let mut scraper = open(dir.path()).await;
+    for minute in 0..4 {
+        assert!(answers(&mut scraper).await, "minute {minute}");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_stood_still_reconnects_by_itself() {
     let dir = tempfile::tempdir().unwrap();

@@ -106,12 +106,6 @@ pub enum RulesError {
     /// An amount of CPU to reserve that is none.
     #[error("reserved_cpus has {0:?}: write thousandths of a CPU such as 750m")]
     Amount(String),
-    /// The kubelet's reservation is not known.
-    #[error(
-        "reserved_cpus is \"kubelet\", and nobody tells what the kubelet reserves: write the node's capacity less what is \
-         allocatable, such as 750m"
-    )]
-    Kubelet,
 }
 
 // === impl RuleSettings ===
@@ -222,9 +216,6 @@ pub fn interrupt(settings: &RuleSettings) -> Result<CpuSet, RulesError> {
 /// How much CPU is to be reserved; `None`: it is told by a list, or by a number.
 fn reserved_amount(settings: &RuleSettings) -> Result<Option<MilliCpu>, RulesError> {
     let given = settings.reserved_cpus.trim();
-    if given == "kubelet" {
-        return Err(RulesError::Kubelet);
-    }
     let Some(number) = given.strip_suffix('m') else { return Ok(None) };
     let wrong = || RulesError::Amount(given.to_owned());
     // A sign is no digit.
@@ -338,8 +329,5 @@ mod tests {
             reserved(&told("4001m"), &machine),
             Err(RulesError::Count { key: "reserved_cpus", .. })
         ));
-        assert!(
-            rules(&told("kubelet")).unwrap_err().to_string().contains("capacity less what is allocatable")
-        );
     }
 }

@@ -26,7 +26,12 @@ impl MilliCpu {
     /// The kubelet computes shares as `floor(milli * 1024 / 1000)`, at least [`MIN_CPU_SHARES`]
     /// (`MilliCPUToShares`); rounding up undoes that exactly for every request of 2 milli-CPUs and more.
     pub const fn from_shares(shares: u64) -> Option<Self> {
-        if shares <= MIN_CPU_SHARES { None } else { Some(Self((shares.saturating_mul(1000)).div_ceil(1024))) }
+        if shares <= MIN_CPU_SHARES {
+            return None;
+        }
+        // In parts, so that no number of shares is too large: 1024 of them are a CPU.
+        let (cpus, rest) = (shares / 1024, shares % 1024);
+        Some(Self(cpus * 1000 + (rest * 1000).div_ceil(1024)))
     }
 
     /// The limit behind `cpu.cfs_quota_us` and its period; `None` is unlimited.
@@ -79,6 +84,12 @@ mod tests {
             let shares = milli * 1024 / 1000;
             assert_eq!(MilliCpu::from_shares(shares), Some(MilliCpu(milli)), "shares {shares}");
         }
+    }
+
+    #[test]
+    fn shares_beyond_any_machine_are_still_told_exactly() {
+        assert_eq!(MilliCpu::from_shares(1 << 63), Some(MilliCpu((1 << 53) * 1000)));
+        assert_eq!(MilliCpu::from_shares(u64::MAX), Some(MilliCpu((1 << 54) * 1000)));
     }
 
     #[test]

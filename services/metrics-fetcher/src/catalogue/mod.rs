@@ -6,6 +6,7 @@
 //! they never do, and why.
 
 mod container;
+mod katalyst;
 mod node;
 mod parts;
 mod range;
@@ -16,6 +17,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 pub use container::{CONTAINER, CONTAINER_NUMA};
+pub use katalyst::{OTHERWISE, Otherwise};
 pub use node::NODE;
 pub use parts::{CPU, DEVICE, NETWORK, NUMA, VOLUME};
 
@@ -211,9 +213,8 @@ pub fn of(scope: Scope) -> &'static [Metric] {
 
 /// The same rows for a cgroup above the pods: the kernel tells the same of each cgroup. Made once in a process.
 fn renamed(rows: &'static [Metric], scope: Scope) -> Vec<Metric> {
-    let name = |name: &str| -> &'static str { name.replace(".container", ".cgroup").leak() };
     let rename = |m: &Metric| Metric {
-        name: name(m.name),
+        name: katalyst::of_cgroup(m.name).leak(),
         scope,
         kubelet: Remote::Never(NOT_KUBELET),
         history: false,
@@ -476,7 +477,7 @@ mod tests {
     fn a_renamed_row_stands_where_its_original_does() {
         for (scope, original) in [(Scope::Cgroup, CONTAINER), (Scope::CgroupNuma, CONTAINER_NUMA)] {
             for (renamed, original) in of(scope).iter().zip(original) {
-                assert_eq!(renamed.name, original.name.replace(".container", ".cgroup"));
+                assert_eq!(renamed.name, katalyst::of_cgroup(original.name));
             }
         }
     }

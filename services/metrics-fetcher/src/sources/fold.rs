@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::ailments::Ailments;
 use super::cgroup::{growth, level};
-use super::dates::{Dates, Telling};
+use super::dates::{Dated, Dates, Telling, signed};
 use crate::catalogue::{COUNTER_END, Field, Metric, Remote, Scope};
 use crate::cells::Layout;
 use crate::clock::{Clock, Now};
@@ -91,6 +91,12 @@ impl Fold {
         (self.cycle, self.ailments) = (self.cycle + 1, Ailments::default());
     }
 
+    fn tick(&mut self) {
+        if let Some(now) = self.clock.as_ref().map(|clock| clock.now()) {
+            self.keep_time(now);
+        }
+    }
+
     fn keep_time(&mut self, now: Now) {
         let offset = signed(now.monotonic_ns).saturating_sub(now.unix_ns);
         if self.offset_ns.is_none_or(|before| before.abs_diff(offset) > JUMP_NS.unsigned_abs()) {
@@ -102,9 +108,7 @@ impl Fold {
 
     /// Takes what is told of one subject; `unified` tells the form of malachite's answer.
     pub(super) fn take(&mut self, scope: Scope, id: Id, unified: bool, blocks: &[Block<'_>]) {
-        if let Some(now) = self.clock.as_ref().map(|clock| clock.now()) {
-            self.keep_time(now);
-        }
+        self.tick();
         let (_, owner, instance) = id.key(scope);
         let key = (scope, owner.to_owned(), instance.clone());
         let layout = Layout::of(scope, self.source, unified);
@@ -115,7 +119,8 @@ impl Fold {
             told_in: 0,
         });
         held.told_in = self.cycle;
-        let (now, offset_ns, ailments) = (self.now, self.offset_ns.unwrap_or(0), &mut self.ailments);
+        let (now, since, ailments) = (self.now, self.since, &mut self.ailments);
+        let offset_ns = self.offset_ns.unwrap_or(0);
         let mut dates = Vec::with_capacity(blocks.len());
         for block in blocks {
             let Some(unix_ns) = block.unix_ns.filter(|t| *t > 0) else { continue };
@@ -127,7 +132,6 @@ impl Fold {
         let before = Arc::clone(&held.subject);
         let next = Arc::make_mut(&mut held.subject);
         (next.read, next.cycle, next.removed) = (Some(now), self.cycle, None);
-        let identity = Identity { device: 0, inode: 0, first_seen: self.since };
         let cells = before.cells.held().iter().zip(&mut held.counters).zip(next.cells.held_mut());
         for (metric, ((cell, counter), next)) in before.cells.layout().rows().iter().zip(cells) {
             let [v1, v2] = metric.malachite;
@@ -163,6 +167,9 @@ impl Fold {
                     Cell { last: cell.last, absent: None }
                 }
                 _ if field.kind.is_rate() => {
+                    // No interval reaches beyond a clock's being set, be it here or there.
+                    let first_seen = since.max(dated.since);
+                    let identity = Identity { device: 0, inode: 0, first_seen };
                     let of = Counter { identity, value, at: dated.counted_at };
                     let reading = Reading::level(value, dated.at);
                     growth(metric, field.kind, cell, counter, reading, of, metric.most_growth(None))
@@ -174,6 +181,14 @@ impl Fold {
             }
         }
         derive(scope, &before.cells, &mut next.cells);
+    }
+
+    /// When something that others keep was true, beside those that `dates` took before; for intervals it is told since when its
+    /// clock and the one here go on without having been set.
+    pub(super) fn date(&mut self, dates: &mut Dates, block: &'static str, unix_ns: i64) -> Dated {
+        self.tick();
+        let dated = dates.take(block, unix_ns, self.now, self.offset_ns.unwrap_or(0));
+        Dated { since: dated.since.max(self.since), ..dated }
     }
 
     /// Whoever was not told of in this pass is gone, as the source says. Only of one that always tells of all.
@@ -214,8 +229,4 @@ fn told(metric: &Metric, field: Field, blocks: &[Block<'_>]) -> Result<f64, Abse
     }
     // A sum of nothing is -0, and no value is.
     Ok(value * field.scale + 0.0)
-}
-
-fn signed(ns: u64) -> i64 {
-    i64::try_from(ns).unwrap_or(i64::MAX)
 }

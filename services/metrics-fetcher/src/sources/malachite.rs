@@ -5,18 +5,21 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::dates::{Dates, Telling};
 use super::fold::{Block, Fold};
 use super::http::{Client, FetchError};
+use super::resctrl::{self, Silicon};
 use crate::bandwidth::{Counters, Monitor, Processor, Traffic, of_container, of_node};
 use crate::catalogue::Scope;
-use crate::machine::Machine;
+use crate::clock::Now;
+use crate::machine::{Caches, Machine};
 use crate::store::{Id, Instance, Snapshot};
 
 /// Passes after which a cgroup of which malachite tells no more is forgotten.
 const FORGET: u64 = 10;
 const SYSTEM: [&str; 4] = ["compute", "memory", "io", "network"];
 /// Documents, and where in each the values stand.
-const REALTIME: [(&str, &str); 2] = [("power", "sensors"), ("freq", "sysfreq")];
+const REALTIME: [(&str, &str); 3] = [("power", "sensors"), ("freq", "sysfreq"), ("resctrl", "resctrl")];
 const NOTHING: Value = Value::Null;
 /// malachite counts pages of this size on v1.
 const PAGE: u64 = 4096;
@@ -24,9 +27,47 @@ const PAGE: u64 = 4096;
 /// What is kept between passes beside the values.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    l3: Monitor,
-    containers: BTreeMap<String, Monitor>,
+    l3: Watch,
+    containers: BTreeMap<String, Watch>,
     processor: Processor,
+    caches: Caches,
+    groups: Groups,
+}
+
+/// Counters of resctrl's groups, as the realtime part tells them.
+#[derive(Debug, Default)]
+struct Groups {
+    before: resctrl::Reading,
+    silicon: Silicon,
+    dates: Dates,
+    since: Now,
+}
+
+/// Traffic of the caches of one subject. It starts anew when a clock was set.
+#[derive(Debug, Default)]
+struct Watch {
+    monitor: Monitor,
+    dates: Dates,
+    since: Now,
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// Rates of each cache since the reading before, where there are some.
+    fn advance(
+        &mut self,
+        fold: &mut Fold,
+        caches: BTreeMap<u64, Counters>,
+        unix_ns: i64,
+        most: f64,
+    ) -> Option<&BTreeMap<u64, Traffic>> {
+        let since = fold.date(&mut self.dates, "mbm", unix_ns).since;
+        if since != self.since {
+            (self.monitor, self.since) = (Monitor::default(), since);
+        }
+        self.monitor.advance(caches, unix_ns / 1_000_000_000, most)
+    }
 }
 
 /// One pass. A document that cannot be had leaves what it told before, ageing; the first error is told.
@@ -47,7 +88,11 @@ pub(super) async fn pass(
             Err(fault) => drop(first_fault.get_or_insert(fault)),
         }
     }
-    machine_of(&documents, fold, memory, |cache| machine.node_of_l3(host_root, cache).ok());
+    let mut caches = std::mem::take(&mut memory.caches);
+    let monitored = documents.get("compute").and_then(|compute| compute.get("l3_mon")).unwrap_or(&NOTHING);
+    caches.know(host_root, list(monitored, "l3mon").filter_map(|cache| cache.get("id")?.as_u64()));
+    machine_of(&documents, fold, memory, |cache| caches.node_of(cache).ok());
+    memory.caches = caches;
     let unified = snapshot.unified == Some(true);
     let cgroups = snapshot.subjects().filter(|s| {
         matches!(s.scope, Scope::Container | Scope::Cgroup) && s.removed.is_none() && !s.id.cgroup.is_empty()
@@ -71,7 +116,13 @@ pub(super) async fn pass(
 }
 
 /// One pass over the sensors. Not every machine has all of them: without one its metrics are missing, and nothing has failed.
-pub(super) async fn realtime_pass(client: &Client, fold: &mut Fold) -> Result<(), FetchError> {
+pub(super) async fn realtime_pass(
+    client: &Client,
+    fold: &mut Fold,
+    memory: &mut Memory,
+    snapshot: &Snapshot,
+    host_root: &std::path::Path,
+) -> Result<(), FetchError> {
     let mut documents = BTreeMap::new();
     let mut faults = Vec::new();
     for (name, within) in REALTIME {
@@ -80,11 +131,46 @@ pub(super) async fn realtime_pass(client: &Client, fold: &mut Fold) -> Result<()
             Err(fault) => faults.push(fault),
         }
     }
+    if let Some(groups) = documents.get("resctrl") {
+        groups_of(groups, fold, memory, snapshot, host_root);
+    }
     sensors_of(&documents, fold);
     match faults.pop() {
         Some(fault) if documents.is_empty() => Err(fault),
         _ => Ok(()),
     }
+}
+
+/// Traffic by resctrl's groups, as if read from the kernel.
+pub(super) fn groups_of(
+    told: &Value,
+    fold: &mut Fold,
+    memory: &mut Memory,
+    snapshot: &Snapshot,
+    host_root: &std::path::Path,
+) {
+    let Groups { before, silicon, dates, since } = &mut memory.groups;
+    let Some(unix_ns) = time(told) else { return };
+    let dated = fold.date(dates, "resctrl", unix_ns);
+    if dated.since != *since {
+        (*before, *since) = (resctrl::Reading::default(), dated.since);
+    }
+    if dated.telling != Telling::News {
+        return;
+    }
+    let counted = |caches: &Value| -> resctrl::Counted {
+        let caches = caches.as_array().into_iter().flatten();
+        let of = |cache: &Value, key| cache.get(key).and_then(Value::as_u64);
+        let told =
+            |cache| Some((of(cache, "id")?, [of(cache, "mbm_total_bytes"), of(cache, "mbm_local_bytes")]));
+        caches.filter_map(told).collect()
+    };
+    let groups = told.get("group_mbm").and_then(Value::as_object).into_iter().flatten();
+    let groups = groups.take(resctrl::MOST).map(|(name, caches)| (name.clone(), counted(caches))).collect();
+    let now = resctrl::Reading { at: dated.counted_at, groups };
+    silicon.know(host_root, &now.groups);
+    resctrl::take(before, &now, snapshot, silicon, fold);
+    *before = now;
 }
 
 /// Power and frequency of the machine.
@@ -191,7 +277,7 @@ pub(super) fn machine_of(
         let blocks = [block("network", card, time(card).or(time(network)))];
         fold.take(Scope::Network, part(Instance::Name(name.into())), false, &blocks);
     }
-    let traffic = l3(compute, memory, node_of_cache);
+    let traffic = l3(compute, fold, memory, node_of_cache);
     let most = memory.processor.most();
     for numa in list(system, "numa") {
         let Some(id) = numa.get("id").and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok()) else {
@@ -237,6 +323,7 @@ pub(super) fn machine_of(
 /// Traffic by NUMA node, and when it was true.
 fn l3(
     compute: &Value,
+    fold: &mut Fold,
     memory: &mut Memory,
     node_of_cache: impl Fn(u64) -> Option<u32>,
 ) -> Option<(BTreeMap<u32, Traffic>, i64)> {
@@ -244,7 +331,7 @@ fn l3(
     let at = time(monitor)?;
     let caches = counters(list(monitor, "l3mon"))?;
     let most = f64::from(u32::try_from(memory.processor.most() / 1_000_000).unwrap_or(u32::MAX)) * 1e6;
-    let rates = memory.l3.advance(caches, at / 1_000_000_000, most)?;
+    let rates = memory.l3.advance(fold, caches, at, most)?;
     let mut nodes: BTreeMap<u32, Vec<Traffic>> = BTreeMap::new();
     for (cache, traffic) in rates {
         if let Some(node) = node_of_cache(*cache) {
@@ -305,8 +392,8 @@ pub(super) fn cgroup_of(
     let mbm = time(mem).and_then(|at| {
         let caches = counters(list(mem.get("mb")?, "mbm"))?;
         // By container: what one told before is nothing to another.
-        let monitor = memory.containers.entry(id.container_id.clone()).or_default();
-        let rates = monitor.advance(caches, at / 1_000_000_000, f64::INFINITY)?;
+        let watch = memory.containers.entry(id.container_id.clone()).or_default();
+        let rates = watch.advance(fold, caches, at, f64::INFINITY)?;
         let traffic = of_container(rates.values().copied(), memory.processor);
         Some((json!({"total": traffic.total, "local": traffic.local}), at))
     });

@@ -5,7 +5,7 @@ use crate::catalogue;
 use crate::clock::Now;
 use crate::sample::{Absent, Cell, Quality};
 use crate::settings::Settings;
-use crate::store::Source;
+use crate::store::{Source, Subject};
 
 const START: i64 = 1_767_225_600;
 
@@ -153,6 +153,27 @@ fn a_clock_that_goes_back_replaces_nothing_and_wipes_nothing() {
 }
 
 #[test]
+fn no_rate_spans_the_setting_of_malachites_clock() {
+    let (mut fold, mut memory) = (fold(), Memory::default());
+    let mut pass = |seconds, told, counted: u64| {
+        fold.begin(at(seconds));
+        let caches = json!({"mbm": [{"id": 0, "mbm_total_bytes": counted, "mbm_local_bytes": counted}]});
+        let mem = json!({"total_pgfault": counted, "mb": caches, "update_time": START + told});
+        cgroup(&mut fold, &mut memory, false, json!({}), mem);
+        ["mem.pgfault.container.rate", "mbm.total.ps.container"].map(|metric| {
+            let last = cell(&fold, metric).last?;
+            Some((last.value, at(seconds).since(last.at).as_secs()))
+        })
+    };
+    assert_eq!(pass(5000, 1400, 1000), [None, None]);
+    // An hour behind: right, and old.
+    assert_eq!(pass(5005, 1405, 1500), [Some((100.0, 3600)); 2]);
+    // Set right: over malachite's own time 500 faults took an hour.
+    assert_eq!(pass(5010, 5010, 2000), [Some((100.0, 3605)); 2]);
+    assert_eq!(pass(5015, 5015, 2600), [Some((120.0, 0)); 2]);
+}
+
+#[test]
 fn what_cannot_be_is_no_reading_and_the_one_before_holds() {
     for wrong in [json!(1e308), json!(-7), json!(18_446_744_073_709_551_449u64)] {
         let (mut fold, mut memory) = (fold(), Memory::default());
@@ -243,6 +264,36 @@ fn t11_power_and_frequency() {
     let watts = ["total", "cpu", "mem", "fan", "hdd"].map(|w| value(&fold, &format!("{w}.power.used.watts")));
     assert_eq!(watts, [500.0, 200.0, 50.0, 30.0, 20.0].map(Some));
     assert_eq!(value(&fold, "scaling.cur.freq.khz"), Some(2_598_884.0));
+}
+
+#[test]
+fn t11_traffic_of_groups_is_by_node_and_of_the_container_that_a_group_is_called_after() {
+    let root = tempfile::tempdir().unwrap();
+    for (file, text) in [("node/node0/cpulist", "0"), ("cpu/cpu0/cache/index3/id", "0")] {
+        let path = root.path().join("sys/devices/system").join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let subject = Subject::unknown(Scope::Container, Id { container_id: "abc".into(), ..Id::default() });
+    let snapshot = Snapshot { containers: vec![std::sync::Arc::new(subject)], ..Snapshot::default() };
+    let (mut fold, mut memory) = (Fold::new(Source::Realtime, Duration::from_secs(5)), Memory::default());
+    let mut pass = |seconds, told, bytes: u64| {
+        fold.begin(at(seconds));
+        let caches = json!([{"id": 0, "mbm_total_bytes": bytes, "mbm_local_bytes": bytes / 2}, {"id": "x"}]);
+        let groups = json!({"shared-50": caches, "mon_groups/abc": caches, "broken": 7});
+        let told = json!({"group_mbm": groups, "update_time": START + told});
+        groups_of(&told, &mut fold, &mut memory, &snapshot, root.path());
+        let told = |metric| {
+            let (place, metric) = catalogue::find(metric).unwrap();
+            let subject = fold.subjects().into_iter().find(|s| s.scope == metric.scope)?;
+            subject.cells.get(place).unwrap().last.map(|r| (r.value, at(seconds).since(r.at).as_secs()))
+        };
+        [told("mbm.total.ps.numa"), told("mbm.local.ps.numa"), told("mbm.total.ps.container")]
+    };
+    assert_eq!(pass(100, 100, 1000), [None; 3]);
+    assert_eq!(pass(102, 102, 1400), [Some((200.0, 0)), Some((100.0, 0)), Some((200.0, 0))]);
+    assert_eq!(pass(103, 102, 1400)[0], Some((200.0, 1)), "the same again is no reading");
+    assert_eq!(pass(104, 90, 9000)[0], Some((200.0, 2)), "nor an earlier one");
 }
 
 #[test]

@@ -83,7 +83,10 @@ pub async fn follow(mut remote: Remote) {
 async fn pass(remote: &Remote, fold: &mut Fold, memory: &mut malachite::Memory) -> Result<(), FetchError> {
     match remote.source {
         Source::Kubelet => kubelet::pass(&remote.client, fold, &remote.names.load()).await,
-        Source::Realtime => malachite::realtime_pass(&remote.client, fold).await,
+        Source::Realtime => {
+            let snapshot = remote.store.load();
+            malachite::realtime_pass(&remote.client, fold, memory, &snapshot, &remote.host_root).await
+        }
         _ => {
             let machine = Machine::read(&remote.host_root);
             let snapshot = remote.store.load();

@@ -11,16 +11,17 @@ use tokio::sync::oneshot;
 
 use super::fold::{Block, Fold};
 use super::health::Health;
+use crate::bandwidth::{Processor, Traffic, of_container, of_node};
 use crate::catalogue::Scope;
 use crate::clock::{Clock, Now};
-use crate::machine::Machine;
+use crate::machine::Caches;
 use crate::sample::Ages;
 use crate::store::{Id, Instance, Layer, PassReport, Snapshot, Source, Store};
 
 /// Passes after which a group that is gone is forgotten.
 const FORGET: u64 = 10;
 /// So many groups are read at most: the hardware has fewer.
-const MOST: usize = 1024;
+pub(super) const MOST: usize = 1024;
 /// Folders of the root that are no groups.
 const RESERVED: [&str; 3] = ["info", "mon_data", "mon_groups"];
 
@@ -41,21 +42,41 @@ pub struct Resctrl {
     pub health: Health,
 }
 
-/// Bytes counted by one L3 cache.
-type Counted = BTreeMap<u64, [Option<u64>; 2]>;
+/// Bytes counted by the L3 caches of a group: all, and to local memory.
+pub(super) type Counted = BTreeMap<u64, [Option<u64>; 2]>;
 
 /// One reading of everything.
 #[derive(Clone, Debug, Default)]
-struct Reading {
-    at: Now,
-    /// By the group's path below the root.
-    groups: BTreeMap<String, Counted>,
+pub(super) struct Reading {
+    pub(super) at: Now,
+    /// By the group's path below the root, or by its name.
+    pub(super) groups: BTreeMap<String, Counted>,
+}
+
+/// What is known of the machine whose caches are counted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Silicon {
+    caches: Caches,
+    processor: Option<Processor>,
+}
+
+// === impl Silicon ===
+
+impl Silicon {
+    /// Looks for what is not known of the caches in `groups`.
+    pub(super) fn know(&mut self, host_root: &Path, groups: &BTreeMap<String, Counted>) {
+        self.caches.know(host_root, groups.values().flat_map(BTreeMap::keys).copied());
+        self.processor.get_or_insert_with(|| {
+            let text = oxalyst_cgroups::read_text(&host_root.join("proc/cpuinfo"));
+            text.map_or(Processor::Unknown, |text| Processor::of_cpuinfo(&text))
+        });
+    }
 }
 
 /// Passes for ever; while there is no resctrl nothing is told. A pass that hangs leaves what was known, ageing.
 pub async fn follow(mut resctrl: Resctrl) {
     let root = resctrl.host_root.join("sys/fs/resctrl");
-    let mut fold = Fold::new(Source::Resctrl, resctrl.ages.max_age);
+    let (mut fold, mut silicon) = (Fold::new(Source::Resctrl, resctrl.ages.max_age), Silicon::default());
     let mut before = Reading::default();
     loop {
         let began = resctrl.clock.now();
@@ -69,9 +90,8 @@ pub async fn follow(mut resctrl: Resctrl) {
             Ok(now) if now.groups.is_empty() => Some(format!("{} has no groups any more", root.display())),
             Ok(now) => {
                 fold.begin(now.at);
-                let machine = Machine::read(&resctrl.host_root);
-                let node_of = |cache| machine.node_of_l3(&resctrl.host_root, cache).ok();
-                take(&before, &now, &resctrl.store.load(), node_of, &mut fold);
+                silicon.know(&resctrl.host_root, &now.groups);
+                take(&before, &now, &resctrl.store.load(), &silicon, &mut fold);
                 before = now;
                 None
             }
@@ -165,29 +185,26 @@ fn rates(before: &Reading, now: &Reading, group: &str) -> BTreeMap<u64, [Option<
     new.iter().filter_map(of).collect()
 }
 
-fn take(
-    before: &Reading,
-    now: &Reading,
-    snapshot: &Snapshot,
-    node_of: impl Fn(u64) -> Option<u32>,
-    fold: &mut Fold,
-) {
-    let sum = |values: &[Option<f64>]| {
-        let known: Vec<f64> = values.iter().copied().flatten().collect();
-        (known.len() == values.len() && !known.is_empty()).then(|| known.iter().sum::<f64>())
-    };
+/// Folds the traffic between two readings.
+pub(super) fn take(before: &Reading, now: &Reading, snapshot: &Snapshot, silicon: &Silicon, fold: &mut Fold) {
+    let processor = silicon.processor.unwrap_or_default();
     // A control group's counters include those of its monitoring groups, so the machine's traffic is that of these.
-    let mut nodes: BTreeMap<u32, [Vec<Option<f64>>; 2]> = BTreeMap::new();
+    let mut nodes: BTreeMap<u32, Vec<[Option<f64>; 2]>> = BTreeMap::new();
     for group in now.groups.keys().filter(|group| !group.contains("mon_groups")) {
-        for (cache, [total, local]) in rates(before, now, group) {
-            let Some(node) = node_of(cache) else { continue };
-            let [totals, locals] = nodes.entry(node).or_default();
-            totals.push(total);
-            locals.push(local);
+        for (cache, rates) in rates(before, now, group) {
+            if let Ok(node) = silicon.caches.node_of(cache) {
+                nodes.entry(node).or_default().push(rates);
+            }
         }
     }
-    for (node, [totals, locals]) in nodes {
-        let value = json!({"total": sum(&totals), "local": sum(&locals)});
+    for (node, caches) in nodes {
+        let total = match processor {
+            // What has to be corrected by something that is not told is not known.
+            Processor::Zen3 => None,
+            Processor::Zen4 => known(&caches).map(|caches| of_node(&caches, processor).total),
+            _ => sum(&caches, 0),
+        };
+        let value = json!({"total": total, "local": sum(&caches, 1)});
         let id = Id { instance: Instance::Number(node), ..Id::default() };
         fold.take(
             Scope::Numa,
@@ -201,14 +218,31 @@ fn take(
         let owner =
             snapshot.containers.iter().find(|s| s.removed.is_none() && group.contains(&s.id.container_id));
         let Some(owner) = owner else { continue };
-        let of_caches: Vec<_> = rates(before, now, group).into_values().collect();
-        let [totals, locals] =
-            [0, 1].map(|n| of_caches.iter().filter_map(|r| r.get(n).copied()).collect::<Vec<_>>());
-        let value = json!({"total": sum(&totals), "local": sum(&locals)});
+        let caches: Vec<_> = rates(before, now, group).into_values().collect();
+        let local = match processor {
+            Processor::Zen4 => known(&caches).map(|caches| of_container(caches, processor).local),
+            _ => sum(&caches, 1),
+        };
+        let value = json!({"total": sum(&caches, 0), "local": local});
         let block = Block { name: "mbm", value: &value, unix_ns: Some(now.at.unix_ns) };
         fold.take(Scope::Container, (*owner.id).clone(), false, &[block]);
     }
     fold.forget(FORGET);
+}
+
+/// The sum of one rate over caches; nothing where one of them does not tell it.
+fn sum(caches: &[[Option<f64>; 2]], which: usize) -> Option<f64> {
+    let rates = caches.iter().map(|rates| rates.get(which).copied().flatten());
+    rates.sum::<Option<f64>>().filter(|_| !caches.is_empty())
+}
+
+/// Caches of which each tells both rates; nothing otherwise.
+fn known(caches: &[[Option<f64>; 2]]) -> Option<Vec<Traffic>> {
+    let traffic = |rates: &[Option<f64>; 2]| {
+        let [total, local] = *rates;
+        Some(Traffic { total: total?, local: local?, victim: None })
+    };
+    caches.iter().map(traffic).collect::<Option<Vec<_>>>().filter(|caches| !caches.is_empty())
 }
 
 #[cfg(test)]
@@ -228,6 +262,21 @@ mod tests {
         Now { monotonic_ns: seconds * 1_000_000_000, unix_ns: (1_000_000 + seconds as i64) * 1_000_000_000 }
     }
 
+    /// Caches 0 and 1, each on the node of the same number.
+    fn silicon(processor: Processor) -> Silicon {
+        let sys = tempfile::tempdir().unwrap();
+        for n in 0..2 {
+            let [node, cache] = [format!("node/node{n}"), format!("cpu/cpu{n}/cache/index3")]
+                .map(|folder| sys.path().join("sys/devices/system").join(folder));
+            fs::create_dir_all(&node).unwrap();
+            fs::create_dir_all(&cache).unwrap();
+            fs::write(node.join("cpulist"), n.to_string()).unwrap();
+            fs::write(cache.join("id"), n.to_string()).unwrap();
+        }
+        let caches = crate::machine::Machine::read(sys.path()).caches(sys.path());
+        Silicon { caches, processor: Some(processor) }
+    }
+
     fn value(fold: &Fold, metric: &str, instance: &Instance) -> Option<f64> {
         let (place, metric) = catalogue::find(metric).unwrap();
         let subjects = fold.subjects();
@@ -245,6 +294,7 @@ mod tests {
         let snapshot = Snapshot { containers: vec![subject], ..Snapshot::default() };
         let mut fold = Fold::new(Source::Resctrl, Duration::from_secs(15));
         let mut before = Reading::default();
+        let silicon = silicon(Processor::Unknown);
         let mut pass = |seconds, counts: [u64; 3]| {
             let [root_group, control, container] = counts.map(|n| n.to_string());
             write(root, "", 0, &root_group, &root_group);
@@ -253,7 +303,7 @@ mod tests {
             write(root, "mon_groups/pod-abc", 0, &container, &container);
             let now = Reading { at: at(seconds), groups: groups(root) };
             fold.begin(now.at);
-            take(&before, &now, &snapshot, |cache| u32::try_from(cache).ok(), &mut fold);
+            take(&before, &now, &snapshot, &silicon, &mut fold);
             before = now;
             let node = |metric, n| value(&fold, metric, &Instance::Number(n));
             (
@@ -270,5 +320,36 @@ mod tests {
         let names: Vec<_> = folders(&root.join("mon_groups")).collect();
         assert_eq!(names, ["pod-abc"]);
         assert!(groups(&root.join("nothing")).is_empty());
+    }
+
+    #[test]
+    fn what_the_processor_counts_short_is_corrected_as_malachites_is_or_not_told() {
+        let container = Id { container_id: "abc".into(), ..Id::default() };
+        let subject = Arc::new(Subject::unknown(Scope::Container, container));
+        let snapshot = Snapshot { containers: vec![subject], ..Snapshot::default() };
+        let reading = |seconds, total, local| {
+            let counted: Counted = [(0, [Some(total), Some(local)])].into();
+            let groups = [(String::new(), counted.clone()), ("pod-abc".to_owned(), counted)].into();
+            Reading { at: at(seconds), groups }
+        };
+        let told = |processor| {
+            let mut fold = Fold::new(Source::Resctrl, Duration::from_secs(15));
+            let (before, now) = (reading(10, 100, 100), reading(11, 125, 108));
+            for (before, now) in [(&Reading::default(), &before), (&before, &now)] {
+                fold.begin(now.at);
+                take(before, now, &snapshot, &silicon(processor), &mut fold);
+            }
+            let node = |metric| value(&fold, metric, &Instance::Number(0));
+            let container = |metric| value(&fold, metric, &Instance::Whole);
+            let local = container("mbm.local.ps.container").map(|v| (v * 1000.0).round());
+            (node("mbm.total.ps.numa"), node("mbm.local.ps.numa"), container("mbm.total.ps.container"), local)
+        };
+        assert_eq!(told(Processor::Unknown), (Some(50.0), Some(16.0), Some(25.0), Some(8000.0)));
+        assert_eq!(told(Processor::Zen4), (Some(58.0), Some(16.0), Some(25.0), Some(13_333.0)));
+        assert_eq!(
+            told(Processor::Zen3),
+            (None, Some(16.0), Some(25.0), Some(8000.0)),
+            "evictions are not told"
+        );
     }
 }

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 
 use crate::duties::Duties;
+use crate::few::Few;
 use crate::hands::{Hands, Way};
 use crate::kernel::{Kernel, KernelError};
 use crate::metrics::Metrics;
@@ -214,7 +215,7 @@ impl Bypass {
             self.duties.release(sandbox.pod_uid.clone(), sandbox.sandbox_id.clone());
         }
         if !taken.came.is_empty() {
-            tracing::info!(containers = ?taken.came, "found running");
+            tracing::info!(containers = %Few(&taken.came), "found running");
         }
         let everything = Instant::now() >= memory.everything_at;
         if everything {

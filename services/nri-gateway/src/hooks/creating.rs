@@ -20,7 +20,7 @@ impl HooksContext {
     ) -> Result<CreateContainerResponse, Status> {
         let placements = self.orm.placements();
         let name = translate::container_name(&container).to_owned();
-        let decided = placements.load().cpuset_of(&sandbox.pod_uid, &name);
+        let decided = placements.load().settled_cpuset_of(&sandbox.pod_uid, &name);
         let (cpuset, by_policy) = match decided {
             Some(cpuset) => (Some(cpuset), false),
             None => self.admit_container(&sandbox, &container).await?,

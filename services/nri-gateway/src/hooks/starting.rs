@@ -1,10 +1,13 @@
 //! The last look at a container before its program begins.
 
+use std::time::{Duration, Instant};
+
 use oxalyst_nri::Status;
 use oxalyst_proto::runtime::v1::Container;
 
-use super::{HooksContext, LOOK_DEADLINE};
-use crate::roster::{CheckStart, Moved, Observed, Phase, Reported, Seen, Wrote};
+use super::HooksContext;
+use crate::few::Few;
+use crate::roster::{Check, CheckStart, Moved, Observed, Phase, Reported, Seen, Wrote};
 use crate::updates::Updates;
 
 impl HooksContext {
@@ -13,13 +16,33 @@ impl HooksContext {
         let id = container.container_id.clone();
         self.ask(Moved { container, phase: Phase::Created }).await?;
         let checks = self.ask(CheckStart(id.clone())).await?;
-        match self.kernel.correct(checks, Some(id.clone()), LOOK_DEADLINE).await {
+        let (own, others) = checks.into_iter().partition(|check| check.container_id == id);
+        // Its own files first: a thousand others that have to leave its CPUs are not waited for beyond the deadline.
+        let (since, deadline) = (Instant::now(), self.settings.hook_deadline());
+        self.corrected(&id, own, deadline, updates).await?;
+        self.corrected(&id, others, deadline.saturating_sub(since.elapsed()), updates).await
+    }
+
+    /// Makes good what the runtime has not done of these. What is late is the mender's work, whose turn it is as soon as the program
+    /// has begun.
+    async fn corrected(
+        &self,
+        starting: &str,
+        checks: Vec<Check>,
+        deadline: Duration,
+        updates: Updates,
+    ) -> Result<(), Status> {
+        if checks.is_empty() {
+            return Ok(());
+        }
+        let count = checks.len();
+        match self.kernel.correct(checks, Some(starting.to_owned()), deadline).await {
             Ok(look) => {
                 if !look.wrote.is_empty() {
-                    tracing::info!(starting = %id, containers = ?look.wrote, "the runtime had not applied their cpusets: written directly");
+                    tracing::info!(starting, containers = %Few(&look.wrote), "the runtime had not applied their cpusets: written directly");
                 }
                 if let Some(fault) = look.fault {
-                    tracing::warn!(container = %id, %fault, "starts unchecked");
+                    tracing::warn!(starting, %fault, "starts unchecked");
                 }
                 self.ask(Reported { reports: look.reports, whole: look.whole }).await?;
                 let seen = look.seen.into_iter().filter(|(_, seen)| matches!(seen, Seen::Files(_))).collect();
@@ -29,7 +52,7 @@ impl HooksContext {
                     self.ask(Wrote(look.wrote)).await?;
                 }
             }
-            Err(e) => tracing::warn!(container = %id, error = %e, "starts unchecked"),
+            Err(e) => tracing::warn!(starting, containers = count, error = %e, "starts unchecked"),
         }
         Ok(())
     }

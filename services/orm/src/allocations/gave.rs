@@ -270,8 +270,12 @@ impl Allocations {
             plugins,
             cpu: own.cpu,
             memory: own.memory,
-            total_cpu: MilliCpu(lasting().filter_map(|own| own.cpu).map(|cpu| cpu.0).sum()),
-            total_memory: Bytes(lasting().filter_map(|own| own.memory).map(|bytes| bytes.0).sum()),
+            total_cpu: MilliCpu(
+                lasting().filter_map(|own| own.cpu).fold(0, |all, cpu| all.saturating_add(cpu.0)),
+            ),
+            total_memory: Bytes(
+                lasting().filter_map(|own| own.memory).fold(0, |all, bytes| all.saturating_add(bytes.0)),
+            ),
             home: self.homes(state, &resize.uid).remove(&resize.container),
         })
     }

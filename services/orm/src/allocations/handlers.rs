@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 
 use super::{Allocations, Occasion};
 use crate::specs::SpecFault;
-use crate::{clock, wire};
+use crate::{clock, uid, wire};
 use oxalyst_planner::decision::Step;
 use oxalyst_planner::plan::{Reason, Refusal, Rule, Stage};
 use oxalyst_planner::pods::{self, Admission, Plan, PodRequest, RunningSandbox, SandboxRequest, State};
@@ -80,6 +80,14 @@ pub struct GetState {
     pub exclusive_only: bool,
 }
 
+/// Whether there is a pod of this uid.
+#[derive(Debug, Message)]
+#[rtype(result = "bool")]
+pub struct IsKnown {
+    /// Pod uid.
+    pub uid: String,
+}
+
 /// The machine.
 #[derive(Debug, Message)]
 #[rtype(result = "orm::Topology")]
@@ -115,6 +123,7 @@ impl Handler<Reconcile> for Allocations {
     type Result = MessageResult<Reconcile>;
 
     fn handle(&mut self, Reconcile { running }: Reconcile, _: &mut Self::Context) -> Self::Result {
+        let running = self.with_uids(running);
         let mut listed: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for pod in &running {
             listed.entry(&pod.request.pod_uid).or_default().insert(&pod.request.sandbox_id);
@@ -137,6 +146,31 @@ impl Handler<Reconcile> for Allocations {
             freed_pod_uids: self.free_absent(),
             state: Some(self.whole_state()),
         })
+    }
+}
+
+impl Allocations {
+    /// Those that may be taken in, and those that are held already: what runs is not taken for absent because of its name. Of the
+    /// others the log says so when they come, and not with each list.
+    fn with_uids(&mut self, running: Vec<RunningSandbox>) -> Vec<RunningSandbox> {
+        let mut others = BTreeSet::new();
+        let mut first = None;
+        let kept = running.into_iter().filter(|RunningSandbox { request, .. }| {
+            let Err(fault) = uid::check(&request.pod_uid) else { return true };
+            if self.state.pods.contains_key(&request.pod_uid) {
+                return true;
+            }
+            others.insert(request.sandbox_id.clone());
+            first.get_or_insert((uid::shown(&request.sandbox_id), fault));
+            false
+        });
+        let kept = kept.collect();
+        if let Some((sandbox, fault)) = first.filter(|_| !others.is_subset(&self.passed_over)) {
+            let count = others.len();
+            tracing::warn!(count, sandbox, %fault, "running pods are passed over: they run on unmanaged");
+        }
+        self.passed_over = others;
+        kept
     }
 }
 
@@ -165,6 +199,14 @@ impl Handler<GetState> for Allocations {
     }
 }
 
+impl Handler<IsKnown> for Allocations {
+    type Result = bool;
+
+    fn handle(&mut self, IsKnown { uid }: IsKnown, _: &mut Self::Context) -> bool {
+        self.state.pods.contains_key(&uid)
+    }
+}
+
 impl Handler<GetTopology> for Allocations {
     type Result = MessageResult<GetTopology>;
 
@@ -190,22 +232,6 @@ impl Allocations {
                 }
             }
             Err(refusal) => self.refusing(&request, &refusal),
-        }
-    }
-
-    pub(super) fn refusing(&self, request: &SandboxRequest, refusal: &Refusal) -> Admitted {
-        tracing::info!(
-            uid = request.pod_uid,
-            pod = format!("{}/{}", request.namespace, request.name),
-            reason = %refusal.reason,
-            "refused: {refusal}"
-        );
-        self.metrics.refused(refusal.reason);
-        orm::AdmitReply {
-            generation: self.ledger.generation(),
-            outcome: Some(orm::admit_reply::Outcome::Refused(wire::refusal(refusal))),
-            changed: Vec::new(),
-            pools: self.pools(),
         }
     }
 

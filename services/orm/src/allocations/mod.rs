@@ -8,6 +8,7 @@ mod machine;
 mod noting;
 mod open;
 mod plugged;
+mod refusing;
 mod reserving;
 mod storage;
 mod told;
@@ -16,7 +17,8 @@ pub use gave::{
     AsHeld, AskConcern, Concern, DueResizes, Gave, RefuseResize, ResizePlugged, Unasked, UnaskedPod,
 };
 pub use handlers::{
-    Admit, Admitted, GetState, GetTopology, Reconcile, Reconciled, Release, Released, Subscribe, Subscription,
+    Admit, Admitted, GetState, GetTopology, IsKnown, Reconcile, Reconciled, Release, Released, Subscribe,
+    Subscription,
 };
 pub use noting::{Occasion, Snapshot, WhatIf};
 pub use open::OpenError;
@@ -28,7 +30,7 @@ pub use reserving::Reserve;
 pub use told::{ResizeContainer, SpecTold, SpecsTold};
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +44,7 @@ use tokio::sync::broadcast;
 
 use crate::decisions::Recorder;
 use crate::metrics::Metrics;
+use crate::refusals::Refusals;
 use crate::{clock, record, wire};
 use absent::Absent;
 use machine::Watched;
@@ -67,11 +70,14 @@ pub struct Allocations {
     /// Changes that hold but could not be made durable yet, by key. Never an exclusive set.
     unsaved: BTreeMap<String, Change>,
     absent: Absent,
+    /// Sandboxes that the runtime listed last and that are of no pod that can be known.
+    passed_over: BTreeSet<String>,
     unmet: told::Unmet,
     unheard: plugged::Unheard,
     events: broadcast::Sender<Arc<PlacementEvent>>,
     /// Events that watchers have not been told yet: whoever asked is answered first.
     untold: Vec<Arc<PlacementEvent>>,
+    refusals: Refusals,
     /// Its own mailbox; `None` before it is started.
     own: Option<WeakAddr<Self>>,
     watch_period: Duration,
@@ -211,6 +217,7 @@ impl Allocations {
     fn tick(&mut self) {
         self.look_at_machine();
         self.free_absent();
+        self.calm_down();
         self.end_ramp_up();
         let occasion = Occasion::now();
         let promoted = pods::promote(&self.state, &self.machine, &self.rules);

@@ -19,8 +19,9 @@ use super::{Allocations, EVENTS};
 use crate::decisions::{Decisions, Recorder};
 use crate::metrics::Metrics;
 use crate::record::{self, former::Former};
+use crate::refusals::Refusals;
 use crate::reservation::Reservation;
-use crate::settings::Settings;
+use crate::settings::{Settings, SettingsError};
 use oxalyst_planner::pods::{self, Rules, State};
 use oxalyst_planner::policy::INTERRUPT;
 use oxalyst_planner::rules::{self, RulesError};
@@ -34,6 +35,9 @@ pub enum OpenError {
     /// A setting of the rules of placement cannot be understood.
     #[error("settings of orm: {0}")]
     Rules(#[from] RulesError),
+    /// A setting that this machine cannot serve.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
     /// The root cpuset names no CPU that is online.
     #[error("root_cpuset {root} has none of the online CPUs {online}: leave it empty, or name some of them")]
     Root {
@@ -108,6 +112,7 @@ impl OpenError {
             | Self::MemoryReserved { .. }
             | Self::Machine(_)
             | Self::Rules(_)
+            | Self::Settings(_)
             | Self::Root { .. }
             | Self::ReservedAll { .. }
             | Self::InterruptReserved { .. } => false,
@@ -141,6 +146,7 @@ impl Allocations {
         // Bad settings end it before the ledger is touched; what the kubelet reserved is in the ledger.
         let (rules, reserved) = ruled(&settings.rules(), &machine, &interrupt)?;
         memory_is_there(&rules, &machine)?;
+        settings.check_on(&machine)?;
         std::fs::create_dir_all(&settings.ledger_dir)
             .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
         let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
@@ -190,9 +196,11 @@ impl Allocations {
             as_kubelet,
             unsaved: std::collections::BTreeMap::new(),
             absent: Absent::new(settings.absent_grace()),
+            passed_over: std::collections::BTreeSet::new(),
             unmet: std::collections::BTreeMap::new(),
             events: broadcast::Sender::new(EVENTS),
             untold: Vec::new(),
+            refusals: Refusals::default(),
             own: None,
             watch_period: settings.watch_period(),
             storage_fault: None,
@@ -209,6 +217,7 @@ impl Allocations {
             reserved = %allocations.state.cpus.reserved,
             "the ledger is open"
         );
+        allocations.tell_advice(None);
         if let Err(e) = allocations.take_up_machine() {
             tracing::error!(error = %e, "sets on CPUs that have gone could not be replaced; they keep what is recorded");
         }

@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 
 use super::Decisions;
 use crate::allocations::{Snapshot, WhatIf};
-use crate::allocator;
+use crate::{allocator, uid};
 
 /// Decisions told where no number is asked for.
 const USUAL: usize = 100;
@@ -58,6 +58,9 @@ impl Contract for Face {
     async fn what_if(&self, request: Request<WhatIfRequest>) -> Result<Response<WhatIfReply>, Status> {
         let step = request.into_inner().step.ok_or_else(|| Status::invalid_argument("step is missing"))?;
         let step = Step::decode(&step).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        if let Some(Err(fault)) = step.pod_uid().map(uid::check) {
+            return Err(Status::invalid_argument(fault.to_string()));
+        }
         if !matches!(
             step,
             Step::Admit(_)

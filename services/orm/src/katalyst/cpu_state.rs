@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::fields::{null_is_empty, set};
 use super::{CPU_STATE, Container, Fault, Pod, timestamp};
+use crate::uid;
 
 /// Under this name a pool's own entry stands among the containers' ones.
 const POOL_ENTRY: &str = "";
@@ -51,7 +52,7 @@ pub fn cpu_state(bytes: &[u8]) -> (Vec<Pod>, Vec<Fault>) {
     for (uid, entry) in file.pod_entries {
         match pod(&uid, entry) {
             Ok(pod) => pods.extend(pod),
-            Err(why) => faults.push(Fault::Entry { file: CPU_STATE, uid, why }),
+            Err(why) => faults.push(Fault::Entry { file: CPU_STATE, uid: uid::shown(&uid), why }),
         }
     }
     (pods, faults)
@@ -64,6 +65,7 @@ fn pod(uid: &str, entry: Value) -> Result<Option<Pod>, String> {
     if infos.contains_key(POOL_ENTRY) {
         return Ok(None);
     }
+    uid::check(uid).map_err(|fault| fault.to_string())?;
     let infos: Vec<(String, AllocationInfo)> =
         infos.into_iter().filter_map(|(name, info)| Some((name, info?))).collect();
     // The main container speaks for its pod.

@@ -109,7 +109,8 @@ fn known(pod: &Pod, now_unix_ms: i64) -> KnownPod {
         .map(|container| (asked(container), container.cpus.clone().filter(|_| has_own(container))))
         .collect();
     let main = pod.containers.iter().find(|c| c.kind == MAIN).or(pod.containers.first());
-    let request: u64 = pod.containers.iter().filter_map(|c| c.request).map(|milli| milli.0).sum();
+    let asked = pod.containers.iter().filter_map(|c| c.request);
+    let request = asked.fold(0u64, |all, milli| all.saturating_add(milli.0));
     KnownPod {
         uid: pod.uid.clone(),
         sandbox_id: String::new(),

@@ -17,7 +17,7 @@ const SWITCHES: [&str; 6] = [
     "numa_share",
 ];
 /// Prefix that names of wishes may have.
-const PREFIX: &str = "katalyst.kubewharf.io/";
+pub(super) const PREFIX: &str = "katalyst.kubewharf.io/";
 
 /// Checks what the rules of placement and of reading take as it stands.
 pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
@@ -37,11 +37,11 @@ pub(super) fn check(settings: &Settings) -> Result<(), SettingsError> {
     list(&settings.pod_label_kept_keys).try_for_each(|given| label(key, given))
 }
 
-fn wrong(key: &'static str, given: &str, fault: impl Into<String>) -> SettingsError {
+pub(super) fn wrong(key: &'static str, given: &str, fault: impl Into<String>) -> SettingsError {
     SettingsError::Word { key, given: given.to_owned(), fault: fault.into() }
 }
 
-fn list(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty())
 }
 
@@ -102,7 +102,7 @@ fn wish(given: &str) -> Result<(), SettingsError> {
 }
 
 /// Key and value of `level:key=value`, the form of which is checked elsewhere.
-fn pair(given: &str) -> Option<(&str, &str)> {
+pub(super) fn pair(given: &str) -> Option<(&str, &str)> {
     let (key, value) = given.split_once(':')?.1.split_once('=')?;
     Some((key.trim(), value.trim()))
 }

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use oxalyst_proto::meta::v1::PodList;
 
 use super::PodSpec;
+use crate::uid;
 
 /// Specs by pod uid: an immutable snapshot, replaced as a whole. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +55,11 @@ impl Specs {
                 next.remove(&pod.uid);
                 continue;
             };
+            if let Err(fault) = uid::check(&spec.uid) {
+                let (namespace, name) = (&spec.namespace, &spec.name);
+                tracing::warn!(namespace, name, %fault, "the pod's spec is passed over");
+                continue;
+            }
             let before = known.get(&spec.uid);
             let spec = match before {
                 Some(same) if **same == spec => Arc::clone(same),

@@ -43,6 +43,12 @@ pub enum ResourceNamesError {
     /// The same name twice.
     #[error("orm_resource_names_map names {0:?} twice")]
     Twice(String),
+    /// Names that stand for each other, or one for itself.
+    #[error(
+        "orm_resource_names_map goes round in a circle: {0}: leave one of these out, and let names stand for cpu, memory or a \
+         plugin's resource"
+    )]
+    Circle(String),
 }
 
 /// A container asks for one resource under two names.
@@ -112,7 +118,10 @@ impl ResourceNames {
             }
             names.insert(name, to.to_owned());
         }
-        Ok(Self(names))
+        match circle(&names) {
+            Some(names) => Err(ResourceNamesError::Circle(names)),
+            None => Ok(Self(names)),
+        }
     }
 
     /// CPUs that are asked for, under whatever name. Names that end in `millicpu` count thousandths, others CPUs.
@@ -178,6 +187,25 @@ fn one<'a, T>(
     }
 }
 
+/// The first circle in which names stand for each other, in words. What is asked for by a name is looked up once, so that these would
+/// trade places.
+fn circle(names: &BTreeMap<String, String>) -> Option<String> {
+    names.keys().find_map(|start| {
+        let mut way = vec![start];
+        while let Some(next) = names.get(*way.last()?) {
+            if next == start {
+                let way: Vec<_> = way.into_iter().chain([next]).map(String::as_str).collect();
+                return Some(way.join(" stands for "));
+            }
+            if way.contains(&next) {
+                return None;
+            }
+            way.push(next);
+        }
+        None
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,6 +258,20 @@ mod tests {
         let names = ResourceNames::parse("vendor.io/millig=vendor.io/g").unwrap();
         let fault = names.all(&asks(&[("vendor.io/g", 1), ("vendor.io/millig", 5)])).unwrap_err().to_string();
         assert!(fault.contains("vendor.io/g,") || fault.contains("vendor.io/g and"), "{fault}");
+    }
+
+    #[test]
+    fn names_that_stand_for_each_other_are_refused_and_those_in_a_row_are_not() {
+        for (text, way) in [
+            ("a/x=a/x", "a/x stands for a/x"),
+            ("a/x=a/y,a/y=a/x", "a/x stands for a/y stands for a/x"),
+            ("a/w=a/x,a/x=a/y,a/y=a/z,a/z=a/x", "a/x stands for a/y stands for a/z stands for a/x"),
+        ] {
+            let fault = ResourceNames::parse(text).unwrap_err();
+            assert_eq!(fault, ResourceNamesError::Circle(way.to_owned()), "{text}");
+            assert!(fault.to_string().contains("leave one of these out"), "{fault}");
+        }
+        ResourceNames::parse("a/x=a/y,a/y=cpu").unwrap();
     }
 
     #[test]

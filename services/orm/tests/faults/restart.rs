@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use oxalyst_ledger::{Change, Ledger, Options};
-use oxalyst_proto::orm::v1::GetStateRequest;
 use oxalyst_proto::orm::v1::allocator_client::AllocatorClient;
+use oxalyst_proto::orm::v1::{AllocationRecord, GetStateRequest, ReconcileRequest};
+use oxalyst_proto::runtime::v1::Sandbox;
 
 use oxalyst_topology::CpuSet;
+use prost::Message as _;
 
-use crate::host::{DEADLINE, Host, sandbox};
+use crate::host::{DEADLINE, Host, placed, sandbox};
 use crate::{copy, stopped};
 
 /// Files of a ledger's store, sled's too.
@@ -25,7 +27,7 @@ fn files(store: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn r01_r12_one_byte_too_many_in_any_file_stops_nothing_and_costs_nothing() {
+async fn r01_r12_k15_one_byte_too_many_in_any_file_stops_nothing_and_costs_nothing() {
     let host = Host::new();
     let ledger = host.dir.path().join("ledger");
     let mut orm = host.start(&[]).await;
@@ -112,6 +114,35 @@ async fn r17_a_record_of_another_time_is_passed_over_alone() {
     let mut orm = host.start(&[]).await;
     assert_eq!(orm.cpus().await, [("d".to_owned(), "0".to_owned())].into());
     assert_eq!(orm.status().await.unwrap().facts["ledger.damage"], "none");
+}
+
+/// As a version wrote it that did not bound uids: what runs is neither freed nor stuck because of its name.
+#[tokio::test]
+async fn a_pod_that_is_held_under_what_can_be_no_uid_any_more_is_served_to_its_end() {
+    let host = Host::new();
+    let mut orm = host.start(&[]).await;
+    orm.admit(&sandbox("d", "dedicated_cores", Some(1024))).await;
+    stopped(orm).await;
+    let odd = "d\n".repeat(200);
+    let (mut ledger, _) = Ledger::open(host.dir.path().join("ledger"), Options::default()).unwrap();
+    let bytes = ledger.records().find(|(key, _)| *key == "allocation/d").unwrap().1.to_vec();
+    let record = AllocationRecord { uid: odd.clone(), ..AllocationRecord::decode(&bytes[..]).unwrap() };
+    let renamed = Change::Put(format!("allocation/{odd}"), record.encode_to_vec());
+    ledger.commit(&[Change::Delete("allocation/d".into()), renamed]).unwrap();
+    drop(ledger);
+
+    let mut orm = host.start(&[]).await;
+    let held = Sandbox { pod_uid: odd.clone(), ..sandbox("d", "dedicated_cores", Some(1024)) };
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        let list = ReconcileRequest { sandboxes: vec![held.clone()], containers: vec![] };
+        orm.client.reconcile(list).await.unwrap();
+        assert_eq!(orm.cpus().await[&odd], "0", "it is listed, and not absent");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(placed(&orm.admit(&held).await).cpus, "0");
+    assert!(orm.release(&odd, "d-1").await);
+    assert!(orm.cpus().await.is_empty());
 }
 
 #[tokio::test]

@@ -77,7 +77,17 @@ fn found_in(name: &str, status: Result<Status, PeerError>) -> Vec<FindingView> {
                 .to_owned(),
         ),
     });
-    std::iter::once(service(name, status)).chain(machine).collect()
+    let refusals = status.as_ref().ok().and_then(|status| status.facts.get("refusals")).cloned();
+    let refusals = refusals.filter(|told| told != "few").map(|detail| FindingView {
+        check: "refusals".to_owned(),
+        verdict: "warning".to_owned(),
+        detail,
+        remedy: Some(
+            "oxctl explain --refused says which pods and why; keep their controller from this node (a taint, fewer replicas), or make room"
+                .to_owned(),
+        ),
+    });
+    std::iter::once(service(name, status)).chain(machine).chain(refusals).collect()
 }
 
 fn service(name: &str, status: Result<Status, PeerError>) -> FindingView {
@@ -150,6 +160,23 @@ mod tests {
         assert!(view.render(false).contains(told), "{}", view.render(false));
         let view = DoctorView::new(vec![("orm", Ok(orm("ok")))], Ok(DiagnoseReply::default()));
         assert_eq!((view.well, view.findings.len()), (true, 1));
+    }
+
+    #[test]
+    fn a18_pods_that_are_refused_again_and_again_are_a_warning_with_what_to_do() {
+        let orm = |refusals: &str| Status {
+            service: "orm".into(),
+            ready: true,
+            facts: [("refusals".to_owned(), refusals.to_owned())].into(),
+            ..Status::default()
+        };
+        let told = "since 2026-01-01T00:00:00Z pods are refused here again and again: wait 20 s";
+        let view = DoctorView::new(vec![("orm", Ok(orm(told)))], Ok(DiagnoseReply::default()));
+        let finding = &view.findings[1];
+        assert_eq!((view.well, finding.verdict.as_str(), finding.detail.as_str()), (true, "warning", told));
+        assert!(finding.remedy.as_ref().unwrap().contains("a taint"), "{finding:?}");
+        let view = DoctorView::new(vec![("orm", Ok(orm("few")))], Ok(DiagnoseReply::default()));
+        assert_eq!(view.findings.len(), 1);
     }
 
     #[test]

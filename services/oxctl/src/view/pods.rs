@@ -465,6 +465,21 @@ mod tests {
     }
 
     #[test]
+    fn kept_labels_and_flags_are_in_the_json() {
+        let pod = PodPlacement {
+            kept_labels: [("team".to_owned(), "a".to_owned())].into(),
+            flags: vec!["other-policy".into()],
+            ..placed("a", false)
+        };
+        let json = serde_json::to_value(PodsView::new(state(vec![pod, placed("b", false)]), None, vec![], 0));
+        let json = json.unwrap();
+        let of = |pod: usize| &json["pods"][pod]["placement"];
+        assert_eq!(of(0)["kept_labels"], serde_json::json!({"team": "a"}));
+        assert_eq!(of(0)["flags"], serde_json::json!(["other-policy"]));
+        assert_eq!(of(1)["kept_labels"], serde_json::json!({}), "none is kept");
+    }
+
+    #[test]
     fn an_undecided_pod_has_no_cpus_and_says_so() {
         let undecided = PodPlacement { settled: false, cpus: String::new(), ..placed("a", false) };
         let view = PodsView::new(state(vec![undecided]), None, vec!["nri-gateway is away".into()], 0);

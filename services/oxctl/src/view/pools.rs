@@ -13,6 +13,8 @@ pub(crate) struct PoolsView {
     pub(crate) generation: u64,
     pub(crate) online: Option<String>,
     pub(crate) reserved: Option<String>,
+    /// "dynamic", "native"; "mixed" as long as pods run that the other policy placed. `None`: an orm that does not tell it.
+    pub(crate) cpu_policy: Option<String>,
     pub(crate) pools: Vec<PoolView>,
     /// All exclusive sets together.
     pub(crate) exclusive: PoolView,
@@ -68,6 +70,7 @@ impl PoolsView {
             generation: state.generation,
             online: told(&state.online),
             reserved: told(&state.reserved),
+            cpu_policy: told(&state.cpu_policy),
             exclusive,
             pools: state.pools.into_iter().map(pool).collect(),
             free: state.free.into_iter().map(free).collect(),
@@ -93,6 +96,9 @@ impl PoolsView {
         let or_none = |set: &Option<String>| set.clone().unwrap_or_else(|| "none".into());
         let mut lines =
             format!("online CPUs {}, reserved {}\n", or_none(&self.online), or_none(&self.reserved));
+        if let Some(policy) = &self.cpu_policy {
+            lines.push_str(&format!("CPU policy {policy}\n"));
+        }
         if let Some(kept) = self.kept() {
             lines.push_str(&kept);
         }
@@ -160,6 +166,15 @@ mod tests {
              online CPUs 0-3, reserved none\n\
              the last free CPU stays with the 2 pods that run in the share and reclaim pools\n"
         );
+    }
+
+    #[test]
+    fn r03_pods_of_the_other_policy_make_the_policy_mixed_in_text_and_json() {
+        let view = PoolsView::new(State { cpu_policy: "mixed".into(), ..state() });
+        assert!(view.render().contains("\nCPU policy mixed\n"), "{}", view.render());
+        assert_eq!(serde_json::to_value(&view).unwrap()["cpu_policy"], "mixed");
+        let untold = serde_json::to_value(PoolsView::new(state())).unwrap();
+        assert_eq!(untold["cpu_policy"], serde_json::Value::Null);
     }
 
     #[test]

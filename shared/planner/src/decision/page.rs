@@ -225,7 +225,8 @@ fn is_lacking(told: &DecisionResource) -> bool {
 }
 
 fn asked_in_words(asked: &DecisionAsked) -> String {
-    let memory: u64 = asked.containers.iter().filter_map(|own| own.memory_bytes).sum();
+    let each = asked.containers.iter().filter_map(|own| own.memory_bytes);
+    let memory = each.fold(0, u64::saturating_add);
     let mut text = format!("{}, {}", asked.qos_level, asked.class);
     let cpu = match (&asked.containers[..], asked.milli_cpu) {
         ([only], None) => only.milli_cpu,
