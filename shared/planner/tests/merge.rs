@@ -135,6 +135,7 @@ fn oracle(policy: &Policy, all: &NumaMask, closest: Option<&Machine>, providers:
     };
     match policy {
         Policy::None => Merged { admit: true, best: Some(BTreeMap::new()) },
+        Policy::InCommon => panic!("has no product"),
         Policy::BestEffort => for_all(best_of_product(all, closest, &lists), true),
         Policy::Restricted => {
             let best = best_of_product(all, closest, &lists);
