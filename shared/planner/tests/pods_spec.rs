@@ -251,6 +251,31 @@ fn a_shared_pod_is_resized_once_it_has_joined_its_pool() {
 }
 
 #[test]
+fn ramp_up_bars_a_resize_of_shared_pods_that_are_not_bound_and_of_no_other() {
+    let mut node = Node::new(sixteen_cpus());
+    let of = |uid, level| pod(uid, level, Some(1000));
+    let pods = [
+        of("shared", "shared_cores"),
+        bound(of("bound", "shared_cores")),
+        of("own", "dedicated_cores"),
+        bound(of("own-bound", "dedicated_cores")),
+        of("reclaimed", "reclaimed_cores"),
+        of("system", "system_cores"),
+    ];
+    for request in &pods {
+        node.admit(request);
+    }
+    for uid in pods.iter().map(|request| &request.pod_uid) {
+        let barred = pods::is_ramping_up(&node.state, uid, ALL);
+        assert_eq!(
+            (barred, resized(&node, uid, ALL, 2000).is_err()),
+            (uid == "shared", uid == "shared"),
+            "{uid}"
+        );
+    }
+}
+
+#[test]
 fn an_open_pod_is_settled_by_its_spec() {
     let mut node = Node::new(sixteen_cpus());
     let open = pod("d", "dedicated_cores", None);

@@ -45,6 +45,7 @@ pub struct ResizeContainer {
 pub(super) type Unmet = BTreeMap<(String, String), Wanted>;
 
 /// One of them.
+#[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) resize: Resize,
     /// Whether it was refused before, and not only put off: then it is no news.
