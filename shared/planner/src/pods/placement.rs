@@ -283,14 +283,14 @@ pub(super) fn open(state: &State, machine: &Machine) -> CpuSet {
     machine.online() - machine.isolated() - &state.cpus.exclusive()
 }
 
-/// Where a shared pod would run if one came.
+/// Where a shared pod would run if one came; nowhere, if all that there is belongs to others.
 pub(super) fn unclaimed(state: &State, machine: &Machine) -> CpuSet {
     let seen = Seen::of(state, machine);
     let bound = state.cpus.containers.kinds().filter(|own| own.is_bound_shared() || own.is_exclusive());
     let nodes = bound.fold(NumaMask::new(), |union, own| union | &machine.nodes_of(&own.cpus));
     let kept = machine.nodes().iter().filter(|node| nodes.contains(node.id));
     let kept = kept.fold(CpuSet::new(), |union, node| union | &node.cpus);
-    first([seen.free() - &kept, seen.refuge])
+    seen.free() - &kept
 }
 
 /// All CPUs but the isolated ones.
