@@ -282,3 +282,17 @@ pub(crate) fn now_unix_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_a_meta_server_the_node_has_the_hosts_name() {
+        let nowhere = tempfile::tempdir().unwrap();
+        let peers = Peers::new(nowhere.path());
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert_eq!(node_name(&peers, None).await, host.trim().to_lowercase());
+        assert_eq!(node_name(&peers, Some("n1")).await, "n1");
+    }
+}
