@@ -31,7 +31,7 @@ mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sourc
 [ -n "$mirror" ] || fail "the system's apt sources name no Debian mirror"
 say "making a machine of $suite from $mirror"
 # The kernel is unpacked outside and not installed; the one for clouds has no 9p.
-mmdebstrap --quiet --variant=minbase --include=containerd,runc,numactl,iproute2,procps,busybox-static,systemd,dbus \
+mmdebstrap --quiet --variant=minbase --include=containerd,runc,conmon,numactl,iproute2,procps,busybox-static,systemd,dbus \
     --customize-hook='chroot "$1" sh -c "cd /boot && apt-get download \$(apt-cache depends linux-image-amd64 | sed -n s/.*Depends:.//p)"' \
     "$suite" "$work/root" "$mirror" >&2
 dpkg-deb -x "$work"/root/boot/linux-image-*.deb "$work/kernel"

@@ -30,6 +30,10 @@ mod proto {
 /// Generous: a machine that builds on all its CPUs is slow to start processes.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// For one attempt to end a sandbox, and how many there are: where containerd 1.7 misses the exit of a sandbox's process, it waits for
+/// ever, and ends it when it is asked again, as a kubelet does.
+const END: (Duration, u32) = (Duration::from_secs(20), 3);
+
 /// A connection to a runtime's CRI socket.
 #[derive(Clone, Debug)]
 pub struct Cri {
@@ -163,16 +167,22 @@ impl Cri {
 
     /// Stops a sandbox with its containers. CRI says: idempotent.
     pub async fn stop_pod(&mut self, id: &SandboxId) -> Result<(), RuntimeError> {
-        let request = proto::StopPodSandboxRequest { pod_sandbox_id: id.0.clone() };
-        let reply = self.client.stop_pod_sandbox(request).await;
+        let reply = ended(async || {
+            let request = proto::StopPodSandboxRequest { pod_sandbox_id: id.0.clone() };
+            self.client.stop_pod_sandbox(timed(request)).await
+        })
+        .await;
         gone_is_fine(reply.map(drop)).map_err(|s| outcome(&format!("stop pod {}", id.0), &s))
     }
 
     /// Stops and removes a sandbox with its containers. CRI says: idempotent.
     pub async fn remove_pod(&mut self, id: &SandboxId) -> Result<(), RuntimeError> {
         self.stop_pod(id).await?;
-        let request = proto::RemovePodSandboxRequest { pod_sandbox_id: id.0.clone() };
-        let reply = self.client.remove_pod_sandbox(request).await;
+        let reply = ended(async || {
+            let request = proto::RemovePodSandboxRequest { pod_sandbox_id: id.0.clone() };
+            self.client.remove_pod_sandbox(timed(request)).await
+        })
+        .await;
         gone_is_fine(reply.map(drop)).map_err(|s| outcome(&format!("remove pod {}", id.0), &s))
     }
 
@@ -286,6 +296,25 @@ fn state(state: ContainerState, exit_code: i32) -> State {
         ContainerState::ContainerExited => State::Exited(exit_code),
         ContainerState::ContainerUnknown => State::Unknown,
     }
+}
+
+fn timed<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(END.0);
+    request
+}
+
+/// Asks again while there is no answer in time.
+async fn ended<T>(mut ask: impl AsyncFnMut() -> Result<T, Status>) -> Result<T, Status> {
+    for _ in 1..END.1 {
+        match ask().await {
+            Err(status) if matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled) => {
+                eprintln!("the runtime has not ended a sandbox in {:?}: asked again", END.0);
+            }
+            outcome => return outcome,
+        }
+    }
+    ask().await
 }
 
 fn gone_is_fine(reply: Result<(), Status>) -> Result<(), Status> {

@@ -21,6 +21,8 @@ use crate::runtime::{
 const START: Duration = Duration::from_secs(60);
 /// Where Debian's conmon is.
 const CONMON: &str = "/usr/bin/conmon";
+/// Where Debian's runc is.
+const RUNC: &str = "/usr/sbin/runc";
 /// The one place outside of its folder that CRI-O cannot be talked out of, deepest first.
 const CACHE: [&str; 2] = ["/var/lib/containers/cache", "/var/lib/containers"];
 
@@ -338,7 +340,9 @@ fn process_error(error: ProcessError) -> RuntimeError {
 /// Images are copied into place (the folder may itself lie on an overlay); no AppArmor, no seccomp, cgroupfs; monitors live in
 /// their pods' cgroups.
 fn config(binaries: &Path, folder: &Path) -> String {
+    // A machine that this tree is not on has all capabilities.
     let runc = Path::new(env!("CARGO_MANIFEST_DIR")).join("lab/runc-without-capabilities.sh");
+    let runc = if runc.exists() { runc } else { PathBuf::from(RUNC) };
     format!(
         r#"[crio]
 root = "{folder}/storage"

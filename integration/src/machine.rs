@@ -1,6 +1,6 @@
 //! The test machine of the lab: 2 sockets, 4 NUMA nodes and cgroup v2 alone, in software emulation.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use oxalyst_mesh::NODE_SERVICES;
@@ -23,6 +23,11 @@ pub enum Init {
 /// Boots it and runs `program` there, beside the mesh's binaries; it has to end well and to say "all holds". Says why it is skipped
 /// where there can be no such machine.
 pub fn boots(program: &str, init: Init) {
+    boots_with(program, init, &[]);
+}
+
+/// As [`boots`], with `others` beside the program.
+pub fn boots_with(program: &str, init: Init, others: &[PathBuf]) {
     let machine = match lab::script("vm-build.sh", &[]) {
         Ok(machine) => machine,
         Err(reason) => return println!("skipped: no test machine here: {reason}"),
@@ -35,6 +40,9 @@ pub fn boots(program: &str, init: Init) {
         let stripped = share.path().join(program.file_name().unwrap());
         let strip = Command::new("strip").arg("-o").arg(&stripped).arg(&program).status().unwrap();
         assert!(strip.success(), "strip {}", program.display());
+    }
+    for other in others {
+        std::fs::copy(other, share.path().join(other.file_name().unwrap())).unwrap();
     }
     let name = Path::new(program).file_name().unwrap().to_str().unwrap();
     let output = Command::new(lab::path("vm-run.sh"))

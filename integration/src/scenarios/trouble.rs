@@ -53,6 +53,32 @@ impl<R: Runtime> World<R> {
         total(&self.gateway_page().await, "oxalyst_hook_default_answers_total", "").unwrap_or(0.0)
     }
 
+    /// How often it was too slow for its runtime so far: hooks that the gateway answered without the orm, and sessions that ended.
+    /// Only where this stays the same does a container's first instruction see what the orm decided.
+    pub async fn too_slow(&self) -> f64 {
+        let page = self.gateway_page().await;
+        let names = ["oxalyst_hook_default_answers_total", "oxalyst_nri_reconnects_total"];
+        names.iter().filter_map(|name| total(&page, name, "")).sum()
+    }
+
+    /// Whether the pod runs where the ledger says and nothing has been too slow since it was `slow`. A runtime that gave a hook up
+    /// knows of it before the gateway does.
+    pub async fn came_in_time(&mut self, pod: &Running, slow: f64) -> bool {
+        let settled = poll_until(CONVERGE, async || {
+            let now = self.allowed(&pod.container).await;
+            let agrees = self.placement(&pod.pod).await.is_some_and(|placed| super::set(&placed.cpus) == now);
+            if self.too_slow().await != slow {
+                Ok(false)
+            } else if agrees {
+                Ok(true)
+            } else {
+                Err(())
+            }
+        });
+        // What neither settles nor was late is for the caller to look at.
+        settled.await.unwrap_or(true)
+    }
+
     /// Waits until the pod has a set of its own, in the ledger and in the kernel.
     pub async fn knows_exclusive(&mut self, pod: &Running) {
         let carved = poll_until(CONVERGE, async || {

@@ -1,15 +1,20 @@
 //! The orm hangs or comes late: the runtime never waits for it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use integration::imitation::{Call, Imitation, Setup};
+use integration::imitation::{Call, Imitation, MachineLayout, Setup};
+use integration::lateness::Lateness;
+use integration::pages::{page, total};
 use integration::process::send;
 use integration::runtime::{Runtime, poll_until};
-use integration::scenarios::{World, set};
-use oxalyst_nri::api::Event;
+use integration::scenarios::{Running, World, set};
+use oxalyst_nri::api::{ContainerUpdate, Event};
 use rustix::process::Signal;
 
 use super::on_imitation;
+
+/// Longer than it takes for questions that are given up twice a second to be too many for one connection of HTTP/2.
+const FROZEN: Duration = Duration::from_secs(13);
 
 /// The orm is frozen: every hook is answered long before the runtime's patience ends, the connection lives, the container that
 /// was answered by policy is marked, and put right when the orm is back.
@@ -83,6 +88,87 @@ async fn a_frozen_orm_is_not_waited_for_again_and_again() {
         world
     })
     .await;
+}
+
+/// Fifty pods start while the orm is frozen, every tenth of them dedicated: with the orm back all are where they belong within a
+/// second, as they are taken in by one question, made durable by a commit or two, and told to the runtime together.
+#[tokio::test]
+async fn n01_fifty_pods_of_a_frozen_orm_are_pinned_together_within_a_second_of_its_return() {
+    let setup = Setup { machine: MachineLayout::two_sockets(8), ..Setup::default() };
+    on_imitation(setup, async |mut world| {
+        usual_deadline(&mut world).await;
+        let earlier = world.run("web", "shared_cores", 100).await;
+        let orm = world.mesh.pid("orm").unwrap();
+        let lateness = Lateness::watch();
+        let (commits, losses) = (commits(&world).await, losses(&world));
+        let stopped = Instant::now();
+        send(orm, Signal::STOP);
+        let mut late = Vec::new();
+        for n in 0..50 {
+            let (level, milli_cpu) = if n % 10 == 0 { ("dedicated_cores", 1000) } else { ("shared_cores", 20) };
+            late.push(world.run(&format!("late-{n}"), level, milli_cpu).await);
+        }
+        tokio::time::sleep(FROZEN.saturating_sub(stopped.elapsed())).await;
+        world.runtime.forget_observed();
+
+        let back = Instant::now();
+        send(orm, Signal::CONT);
+        let pinned = poll_until(Duration::from_secs(20), async || are_apart(&mut world, &late, &earlier).await);
+        pinned.await.unwrap();
+        let took = back.elapsed();
+
+        let unmarked = poll_until(Duration::from_secs(20), async || {
+            let applied = world.mesh.applied().await.map_err(|e| e.to_string())?;
+            let marked = applied.containers.iter().filter(|c| !c.marks.is_empty()).count();
+            if marked == 0 { Ok(()) } else { Err(format!("{marked} are marked")) }
+        });
+        unmarked.await.unwrap();
+        let calls = world.runtime.observed(|o| o.updates.iter().filter(|(_, all)| all.iter().any(has_cpus)).count());
+        let commits = self::commits(&world).await - commits;
+        let late_by = lateness.most();
+        println!("50 pods are pinned {took:?} after the orm's return: {calls} calls, {commits} commits; the machine was late by {late_by:?}");
+        assert!(calls <= 2, "{calls} calls of the runtime pin 50 pods");
+        assert!(commits <= 3.0, "{commits} commits take in 50 pods");
+        assert_eq!(self::losses(&world), losses, "{}", world.mesh.log("nri-gateway"));
+        assert!(took <= Duration::from_secs(1) || late_by > Duration::from_millis(50), "{took:?}");
+        world
+    })
+    .await;
+}
+
+fn has_cpus(update: &ContainerUpdate) -> bool {
+    let cpu = update.linux.as_ref().and_then(|linux| linux.resources.as_ref()?.cpu.as_ref());
+    cpu.is_some_and(|cpu| !cpu.cpus.is_empty())
+}
+
+/// How often the gateway has lost the stream of placements.
+fn losses(world: &World<Imitation>) -> usize {
+    world.mesh.log("nri-gateway").matches("no stream of placements").count()
+}
+
+/// Whether each tenth pod has one CPU for itself, and all others have exactly the rest.
+async fn are_apart(world: &mut World<Imitation>, pods: &[Running], earlier: &Running) -> Result<(), String> {
+    let mut rest = world.online();
+    for dedicated in pods.iter().step_by(10) {
+        let own = world.allowed(&dedicated.container).await;
+        if own.len() != 1 || !own.is_subset(&rest) {
+            return Err(format!("{} is on {own}, of {rest}", dedicated.pod.name));
+        }
+        rest -= &own;
+    }
+    let others = pods.chunks(10).flat_map(|ten| &ten[1..]);
+    for shared in others.chain([earlier]) {
+        let now = world.allowed(&shared.container).await;
+        if now != rest {
+            return Err(format!("{} is on {now}, not on {rest}", shared.pod.name));
+        }
+    }
+    Ok(())
+}
+
+async fn commits(world: &World<Imitation>) -> f64 {
+    let page = page(&world.mesh.run_dir(), "orm", "/metrics").await.unwrap();
+    total(&page, "oxalyst_orm_commit_seconds_count", "").unwrap()
 }
 
 /// An orm that comes only after the pods have started: they run, and are pinned once it is there.

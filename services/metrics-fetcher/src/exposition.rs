@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use oxalyst_telemetry::Registry;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -23,6 +23,10 @@ const BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.
 pub struct PassMetrics {
     passes: Family<PassLabels, Counter>,
     seconds: Histogram,
+    /// Of the node's gauges, those that were stale after a pass, all passes together.
+    stale: Counter,
+    clock: Arc<dyn Clock>,
+    ages: Ages,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -36,6 +40,7 @@ struct AtScrape {
     store: Arc<Store>,
     clock: Arc<dyn Clock>,
     ages: Ages,
+    of: MetricType,
     write: Write,
 }
 
@@ -51,8 +56,12 @@ struct Scrape<'a> {
 impl PassMetrics {
     /// Registers everything that the service shows.
     pub fn register(registry: &Registry, store: &Arc<Store>, clock: &Arc<dyn Clock>, ages: Ages) -> Self {
-        let computed =
-            |write: Write| AtScrape { store: Arc::clone(store), clock: Arc::clone(clock), ages, write };
+        let as_type = |of, write: Write| {
+            let (store, clock) = (Arc::clone(store), Arc::clone(clock));
+            AtScrape { store, clock, ages, of, write }
+        };
+        let computed = |write: Write| as_type(MetricType::Gauge, write);
+        let stale = Counter::default();
         for (place, metric) in catalogue::NODE.iter().enumerate() {
             if let Some(name) = metric.exposed {
                 registry.register(name, metric.help, computed(Arc::new(move |s, e| s.node_value(place, e))));
@@ -66,9 +75,10 @@ impl PassMetrics {
             "Age of the oldest value that is told of what is still there",
             computed(write),
         );
-        let write: Write = Arc::new(|s, e| s.late(e));
-        let help = "Values that came older than their source may deliver, so far";
-        registry.register("metric_stale_total", help, computed(write));
+        let of_node = stale.clone();
+        let write: Write = Arc::new(move |s, e| s.stale(of_node.get(), e));
+        let help = "Values that came older than their source may deliver; of proc, the node's gauges that were left out after a pass";
+        registry.register("metric_stale", help, as_type(MetricType::Counter, write));
         let write: Write = Arc::new(|s, e| gauge(e, s.snapshot.pass.open_files));
         registry.register("collect_open_files", "Descriptors kept open", computed(write));
         let write: Write = Arc::new(|s, e| gauge(e, s.snapshot.pass.failed_files));
@@ -86,11 +96,20 @@ impl PassMetrics {
         Self {
             passes: registry.register("collect_passes", "Passes over all files", Family::default()),
             seconds: registry.register("collect_pass_seconds", "Duration of a pass", Histogram::new(BUCKETS)),
+            stale,
+            clock: Arc::clone(clock),
+            ages,
         }
     }
 
-    /// Counts one pass.
-    pub fn observe(&self, pass: &PassReport) {
+    /// Counts one pass, and which of the node's gauges it leaves out.
+    pub fn observe(&self, snapshot: &Snapshot) {
+        let (pass, node, now) = (&snapshot.pass, &snapshot.node, self.clock.now());
+        let stale = catalogue::NODE.iter().enumerate().filter(|(place, metric)| {
+            let cell = node.cells.get(*place).filter(|_| metric.exposed.is_some());
+            cell.is_some_and(|c| c.judge(now, self.ages.of(c), false, None).quality == Quality::Stale)
+        });
+        self.stale.inc_by(u64::try_from(stale.count()).unwrap_or(u64::MAX));
         let result = match pass {
             PassReport { trouble: Some(_), .. } => "failed",
             PassReport { failed_files: 1.., .. } => "partial",
@@ -104,11 +123,11 @@ impl PassMetrics {
 // === impl Scrape ===
 
 impl Scrape<'_> {
-    /// A missing value is no line at all.
+    /// A missing value is no line at all, nor is a stale one: a line would pass for current.
     fn node_value(&self, place: usize, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
-        let judged =
-            self.snapshot.node.cells.get(place).and_then(|cell| self.judge(cell, &self.snapshot.node).value);
-        judged.map_or(Ok(()), |value| encoder.encode_gauge(&value))
+        let judged = self.snapshot.node.cells.get(place).map(|cell| self.judge(cell, &self.snapshot.node));
+        let current = judged.filter(|judged| judged.quality.is_current());
+        current.and_then(|judged| judged.value).map_or(Ok(()), |value| encoder.encode_gauge(&value))
     }
 
     fn values(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
@@ -134,10 +153,13 @@ impl Scrape<'_> {
         Ok(())
     }
 
-    fn late(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
-        for layer in self.at.store.view().layers {
-            let total = i64::try_from(layer.stale_total).unwrap_or(i64::MAX);
-            encoder.encode_family(&[("source", layer.source.name())])?.encode_gauge(&total)?;
+    fn stale(&self, of_node: u64, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
+        let layers = self.at.store.view().layers;
+        let layers = layers.iter().map(|layer| (layer.source.name(), layer.stale_total));
+        for (source, total) in std::iter::once(("proc", of_node)).chain(layers) {
+            encoder
+                .encode_family(&[("source", source)])?
+                .encode_counter::<NoLabelSet, _, u64>(&total, None)?;
         }
         Ok(())
     }
@@ -175,7 +197,7 @@ impl EncodeMetric for AtScrape {
     }
 
     fn metric_type(&self) -> MetricType {
-        MetricType::Gauge
+        self.of
     }
 }
 
@@ -206,6 +228,32 @@ mod tests {
         *subject.cells.get_mut(place).unwrap() = Cell::default().after(Ok(Reading::level(1.0, at)));
         subject.removed = removed;
         Arc::new(subject)
+    }
+
+    #[test]
+    fn a_stale_gauge_of_the_node_is_no_line_and_is_counted() {
+        let clock = ManualClock::default();
+        let ages = Ages { max_age: Duration::from_secs(15), withdrawal: Duration::from_secs(900) };
+        let (place, metric) = catalogue::find("mem.free.system").unwrap();
+        let name = format!("\noxalyst_{} ", metric.exposed.unwrap());
+        let mut node = Subject::unknown(Scope::Node, Id::default());
+        *node.cells.get_mut(place).unwrap() = Cell::default().after(Ok(Reading::level(7.0, clock.now())));
+        let store = Arc::new(Store::default());
+        store.publish(Snapshot { node: Arc::new(node), ..Snapshot::default() });
+        let registry = Registry::default();
+        let now: Arc<dyn Clock> = Arc::new(clock.clone());
+        let metrics = PassMetrics::register(&registry, &store, &now, ages);
+        let stale = |total| format!("\noxalyst_metric_stale_total{{source=\"proc\"}} {total}\n");
+        let scrape = || {
+            metrics.observe(&store.load());
+            oxalyst_telemetry::encode(&registry)
+        };
+        let text = scrape();
+        assert!(text.contains(&name) && text.contains(&stale(0)), "{text}");
+        assert!(text.contains("# TYPE oxalyst_metric_stale counter"), "{text}");
+        clock.advance(Duration::from_secs(16));
+        let text = scrape();
+        assert!(!text.contains(&name) && text.contains(&stale(1)), "{text}");
     }
 
     #[test]

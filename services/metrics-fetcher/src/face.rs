@@ -48,7 +48,10 @@ impl Face {
         let known = self.names.load();
         let mut samples = query::samples(&self.store.view(), &known, request, now, self.terms)
             .map_err(|e| Status::invalid_argument(e.to_string()))?;
-        samples.extend(query::pushed(&self.store.pushed.told(now), &known, request, now));
+        // What is pushed has a slash in its name. To look at it is to copy it.
+        if request.metrics.is_empty() || request.metrics.iter().any(|name| name.contains('/')) {
+            samples.extend(query::pushed(&self.store.pushed.told(now), &known, request, now));
+        }
         Ok(proto::QueryReply { samples, now_unix_ms: now.unix_ms() })
     }
 
@@ -86,11 +89,20 @@ impl Metrics for Face {
         request: Request<proto::AggregateRequest>,
     ) -> Result<Response<proto::AggregateReply>, Status> {
         let by = request.get_ref().aggregation();
+        if by == proto::Aggregation::Unspecified {
+            return Err(Status::invalid_argument("aggregation must be SUM or AVERAGE"));
+        }
+        let unit = catalogue::find(&request.get_ref().metric).map(|(_, metric)| metric.unit.name());
         let proto::AggregateRequest { metric, ids, instances, max_age_ms, .. } = request.into_inner();
         let query = proto::QueryRequest { metrics: vec![metric], ids, max_age_ms, ..Default::default() };
         let samples = self.samples(&query)?.samples;
         let wanted = |s: &&proto::Sample| instances.is_empty() || instances.contains(&s.instance);
-        Ok(Response::new(aggregate(samples.iter().filter(wanted), by)))
+        let mut reply = aggregate(samples.iter().filter(wanted), by)
+            .map_err(|e| Status::failed_precondition(e.to_string()))?;
+        if let Some(unit) = unit {
+            unit.clone_into(&mut reply.unit);
+        }
+        Ok(Response::new(reply))
     }
 
     async fn history(

@@ -62,7 +62,7 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
     }
     for (source, asked, period) in [
         (Source::Perf, settings.perf.enabled, settings.perf_period()),
-        (Source::Tasks, settings.cgroupstats, settings.period()),
+        (Source::Tasks, settings.cgroupstats, settings.cgroupstats_period()),
     ] {
         let ages = settings.ages_at(period);
         let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
@@ -77,14 +77,16 @@ async fn run(settings: Settings, mesh: Mesh) -> Result<(), Box<dyn Error>> {
             _ => drop(actix_rt::spawn(apart::follow(apart(), CgroupStats::new(&mesh.host_root)))),
         }
     }
-    actix_rt::spawn(resctrl::follow(Resctrl {
-        host_root: mesh.host_root.clone(),
-        period: settings.period(),
-        ages: settings.ages(),
-        store: Arc::clone(&store),
-        clock: Arc::clone(&clock),
-        health: health(Source::Resctrl, settings.ages()),
-    }));
+    if let Some(period) = settings.resctrl_period() {
+        actix_rt::spawn(resctrl::follow(Resctrl {
+            host_root: mesh.host_root.clone(),
+            period,
+            ages: settings.ages_at(period),
+            store: Arc::clone(&store),
+            clock: Arc::clone(&clock),
+            health: health(Source::Resctrl, settings.ages_at(period)),
+        }));
+    }
     let wiring = Wiring {
         store: Arc::clone(&store),
         names: Arc::clone(&names),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use oxalyst_proto::metrics::v1 as proto;
 
 use crate::clock::Now;
+use crate::query::names_scope;
 use crate::sample::{Absent, Ages, Cell, Reading};
 use crate::store;
 
@@ -46,6 +47,16 @@ pub enum PushError {
         metric: String,
         /// As given.
         given: i32,
+    },
+    /// Nobody whom it is about.
+    #[error("{metric} has {scope} and no {needs}: it must say whom it is about")]
+    Nobody {
+        /// The metric.
+        metric: String,
+        /// Its scope.
+        scope: &'static str,
+        /// What is empty.
+        needs: &'static str,
     },
     /// NaN, or infinity.
     #[error("{metric} is {value}: a value is a finite number")]
@@ -234,8 +245,17 @@ fn held(source: &str, value: proto::PushedValue, now: Now) -> Result<(Label, Hel
     } = value;
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_.".contains(&b);
     name("metric", &metric, 128, plain)?;
-    if !proto::Scope::try_from(scope).is_ok_and(|scope| scope != proto::Scope::Unspecified) {
+    let Some(of) = proto::Scope::try_from(scope).ok().filter(|_| names_scope(scope)) else {
         return Err(PushError::Scope { metric, given: scope });
+    };
+    let owner = match of {
+        proto::Scope::Container | proto::Scope::ContainerNuma => Some((&container_id, "container_id")),
+        proto::Scope::Volume => Some((&pod_uid, "pod_uid")),
+        proto::Scope::Cgroup | proto::Scope::CgroupNuma => Some((&cgroup, "cgroup")),
+        _ => None,
+    };
+    if let Some((_, needs)) = owner.filter(|(owner, _)| owner.is_empty()) {
+        return Err(PushError::Nobody { metric, scope: of.as_str_name(), needs });
     }
     let length = [&container_id, &pod_uid, &cgroup, &instance, &unit].iter().map(|s| s.len()).sum::<usize>();
     if length > NAMED {
@@ -344,6 +364,32 @@ mod tests {
             assert_eq!(pushed.take(push("gpu", vec![value]), at(1)), refused);
         }
         assert!(pushed.told(at(1)).is_empty());
+    }
+
+    #[test]
+    fn whoever_pushes_says_whom_it_is_about() {
+        use proto::Scope::{Cgroup, CgroupNuma, Container, ContainerNuma, Volume};
+        let pushed = Pushed::default();
+        for scope in [Container, ContainerNuma, Volume, Cgroup, CgroupNuma] {
+            let of_nobody = proto::PushedValue { scope: scope.into(), ..value("a", 1.0, 1) };
+            let refused = pushed.take(push("gpu", vec![of_nobody.clone()]), at(1));
+            assert!(matches!(refused, Err(PushError::Nobody { .. })), "{scope:?}: {refused:?}");
+            let owner = || "x".to_owned();
+            let of_somebody =
+                proto::PushedValue { container_id: owner(), pod_uid: owner(), cgroup: owner(), ..of_nobody };
+            assert!(pushed.take(push("gpu", vec![of_somebody]), at(1)).is_ok(), "{scope:?}");
+        }
+    }
+
+    #[test]
+    fn none_of_the_fetchers_own_names_can_be_pushed_under() {
+        let pushed = Pushed::default();
+        let told = crate::query::metrics().into_iter().flat_map(|m| m.sources);
+        let layers = store::Source::LAYERS.map(|source| source.name().to_owned());
+        for own in told.chain(layers).chain(["cgroup".to_owned(), "proc".to_owned()]) {
+            let refused = pushed.take(push(&own, vec![value("a", 1.0, 1)]), at(1));
+            assert!(matches!(refused, Err(PushError::Name { .. })), "{own}: {refused:?}");
+        }
     }
 
     #[test]

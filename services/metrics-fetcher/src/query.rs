@@ -1,25 +1,32 @@
 //! From what is known to what was asked for. Pure: snapshot, names and time are given.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use oxalyst_proto::metrics::v1 as proto;
 
 use crate::catalogue::{self, Metric, Scope};
 use crate::clock::Now;
-use crate::names::Known;
+use crate::names::{Known, Name};
 use crate::otel;
 use crate::pushed::{Label, Told};
 use crate::rank::{Ranking, available, ranked};
 use crate::sample::{Ages, Cell, Judged, Quality};
 use crate::settings::SetUp;
 use crate::sources::cgroup::Schedule;
-use crate::store::{Snapshot, Source, Subject, View};
+use crate::store::{Layer, Snapshot, Source, Subject, View};
 
-/// A name that is in no catalogue.
+/// A question about what there is not.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no metric {0:?}: `oxctl metrics` without a name shows those that are")]
-pub struct UnknownMetric(pub String);
+pub enum Unknown {
+    /// A name that is in no catalogue.
+    #[error("there is no metric {0:?}: `oxctl metrics` without a name shows those that are")]
+    Metric(String),
+    /// A number that is no scope.
+    #[error("there is no scope {0}: it must be one of 1..=10, as the contract names them")]
+    Scope(i32),
+}
 
 /// What holds for every answer.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +42,32 @@ pub struct Terms {
 struct Asked<'a> {
     view: &'a View,
     known: &'a Known,
-    names: BTreeSet<&'a str>,
+    /// By scope. Found once for all subjects: a container has a hundred rows, and a question is for three of them.
+    rows: BTreeMap<Scope, Vec<Row>>,
     max_age: Option<Duration>,
     terms: Terms,
     now: Now,
+}
+
+/// A row of the catalogue that is asked for.
+#[derive(Debug)]
+struct Row {
+    place: usize,
+    metric: &'static Metric,
+    /// Its sources on this machine, best first.
+    ranked: [Option<Source>; 7],
+}
+
+/// Whom samples are about, and what of it is the same for all of them.
+struct About<'a> {
+    subject: &'a Subject,
+    gone: bool,
+    /// The sources beside cgroups and `/proc` that know it.
+    layers: Vec<(&'a Layer, &'a Subject)>,
+    /// It stands in one of these itself, so cgroups and `/proc` do not know it.
+    foreign: bool,
+    name: Option<&'a Name>,
+    instance: String,
 }
 
 /// Who is there, as cgroups tell: of containers and cgroups no other source is to be believed longer.
@@ -61,24 +90,44 @@ struct Chosen<'a> {
 /// With `ids` the node and its parts are in the answer only if their scope is asked for by name.
 ///
 /// # Errors
-/// [`UnknownMetric`] for a name that is in no catalogue.
+/// [`Unknown`] for a name that is in no catalogue, and for what is no scope.
 pub fn samples(
     view: &View,
     known: &Known,
     request: &proto::QueryRequest,
     now: Now,
     terms: Terms,
-) -> Result<Vec<proto::Sample>, UnknownMetric> {
+) -> Result<Vec<proto::Sample>, Unknown> {
     // A name with a slash is one that somebody may push.
     let known_name = |name: &String| name.contains('/') || catalogue::find(name).is_some();
     if let Some(unknown) = request.metrics.iter().find(|name| !known_name(name)) {
-        return Err(UnknownMetric(unknown.clone()));
+        return Err(Unknown::Metric(unknown.clone()));
+    }
+    if let Some(given) = request.scopes.iter().find(|given| !names_scope(**given)) {
+        return Err(Unknown::Scope(*given));
     }
     let names: BTreeSet<&str> = request.metrics.iter().map(String::as_str).collect();
     let ids: BTreeSet<&str> = request.ids.iter().map(String::as_str).collect();
     let max_age = request.max_age_ms.map(Duration::from_millis);
-    let asked = Asked { view, known, names, max_age, terms, now };
+    let row = |(place, metric): (usize, &'static Metric)| Row {
+        place,
+        metric,
+        ranked: ranked(metric, (view.kernel.unified, view.kernel.hybrid), terms.ranking),
+    };
+    let rows_of = |scope: Scope| {
+        let rows = catalogue::of(scope).iter().enumerate();
+        (scope, rows.filter(|(_, m)| names.is_empty() || names.contains(m.name)).map(row).collect())
+    };
+    let asked_scopes = Scope::ALL
+        .into_iter()
+        .filter(|s| request.scopes.is_empty() || request.scopes.contains(&(scope(*s) as i32)));
+    let rows: BTreeMap<Scope, Vec<Row>> =
+        asked_scopes.map(rows_of).filter(|(_, rows): &(_, Vec<_>)| !rows.is_empty()).collect();
+    let asked = Asked { view, known, rows, max_age, terms, now };
     let wanted = |subject: &Subject| {
+        if !asked.rows.contains_key(&subject.scope) {
+            return false;
+        }
         let named = request.scopes.contains(&(scope(subject.scope) as i32));
         if subject.id.container_id.is_empty() && subject.id.pod_uid.is_empty() {
             return named || (request.scopes.is_empty() && ids.is_empty());
@@ -93,11 +142,15 @@ pub fn samples(
         asked.tell(subject, subject.removed.is_some(), &mut samples);
     }
     // Whom cgroups and /proc do not know: volumes, and containers that only another source sees.
-    if !view.layers.is_empty() {
-        let mut told: BTreeSet<_> = view.kernel.subjects().map(|s| s.key()).collect();
-        let there = There::of(&view.kernel);
-        for subject in view.layers.iter().flat_map(|l| &l.subjects) {
-            if told.insert(subject.key()) && wanted(subject) {
+    let of_layers: Vec<&Arc<Subject>> =
+        view.layers.iter().flat_map(|l| &l.subjects).filter(|s| wanted(s)).collect();
+    if !of_layers.is_empty() {
+        let kernel = view.kernel.subjects().filter(|s| asked.rows.contains_key(&s.scope));
+        let mut told: HashSet<_> = kernel.map(|s| s.key()).collect();
+        let mut there = None;
+        for subject in of_layers {
+            if told.insert(subject.key()) {
+                let there = there.get_or_insert_with(|| There::of(&view.kernel));
                 let mut tellers = view.layers.iter().filter_map(|l| Some((l.source, l.find(subject.key())?)));
                 let gone = tellers.all(|(source, subject)| there.is_gone(source, subject));
                 asked.tell(subject, gone, &mut samples);
@@ -134,23 +187,30 @@ impl<'a> There<'a> {
 
 impl<'a> Asked<'a> {
     fn tell(&self, subject: &'a Subject, gone: bool, samples: &mut Vec<proto::Sample>) {
-        for (place, metric) in catalogue::of(subject.scope).iter().enumerate() {
-            if self.names.is_empty() || self.names.contains(metric.name) {
-                let chosen = self.choose((subject, gone), place, metric);
-                samples.push(self.sample(metric, chosen, gone));
-            }
+        let key = subject.key();
+        let layers = self.view.layers.iter().filter_map(|l| Some((&**l, &**l.find(key)?)));
+        let layers: Vec<_> = layers.collect();
+        let about = About {
+            subject,
+            gone,
+            foreign: layers.iter().any(|(_, s)| std::ptr::eq(*s, subject)),
+            layers,
+            name: self.known.by_container.get(&subject.id.container_id),
+            instance: subject.id.instance.to_string(),
+        };
+        for row in self.rows.get(&subject.scope).into_iter().flatten() {
+            let chosen = self.choose(&about, row);
+            samples.push(self.sample(&about, row.metric, chosen));
         }
     }
 
     /// The value of the best source that has a current one; else the least bad. Every source makes its own rates, so
     /// that none spans two of them. Of one that is gone nobody has a current one, whoever still tells it.
-    fn choose(&self, of: (&'a Subject, bool), place: usize, metric: &Metric) -> Chosen<'a> {
-        let (subject, gone) = of;
+    fn choose(&self, about: &About<'a>, row: &Row) -> Chosen<'a> {
         let mut best: Option<Chosen<'a>> = None;
-        let ranked = ranked(metric, (self.view.kernel.unified, self.view.kernel.hybrid), self.terms.ranking);
         let mut better_could = false;
-        for source in ranked.into_iter().flatten() {
-            let Some(mut chosen) = self.judged(source, of, place) else {
+        for source in row.ranked.into_iter().flatten() {
+            let Some(mut chosen) = self.judged(source, about, row.place) else {
                 better_could = true;
                 continue;
             };
@@ -166,56 +226,43 @@ impl<'a> Asked<'a> {
                 break;
             }
         }
-        best.or_else(|| self.judged(Source::Kernel, of, place)).unwrap_or_else(|| {
-            let missing =
-                Cell::default().judge(self.now, self.terms.ages, gone, Some("no source tells it here"));
-            Chosen { judged: missing, source: Source::Kernel, subject }
+        best.or_else(|| self.judged(Source::Kernel, about, row.place)).unwrap_or_else(|| {
+            let why = Some("no source tells it here");
+            let missing = Cell::default().judge(self.now, self.terms.ages, about.gone, why);
+            Chosen { judged: missing, source: Source::Kernel, subject: about.subject }
         })
     }
 
     /// What one source tells; `None` if it does not know the subject.
-    fn judged(
-        &self,
-        source: Source,
-        (subject, gone): (&'a Subject, bool),
-        place: usize,
-    ) -> Option<Chosen<'a>> {
-        let key = subject.key();
-        let (subject, ages, trouble) = match self.view.layers.iter().find(|l| l.source == source) {
-            _ if source == Source::Kernel => {
-                // A subject that stands in a layer is not the kernel's.
-                let foreign = subject.read.is_some()
-                    && self
-                        .view
-                        .layers
-                        .iter()
-                        .any(|l| l.find(key).is_some_and(|s| std::ptr::eq(&**s, subject)));
-                if foreign {
-                    return None;
-                }
-                let node = matches!(subject.scope, Scope::Node);
+    fn judged(&self, source: Source, about: &About<'a>, place: usize) -> Option<Chosen<'a>> {
+        let (subject, ages, trouble) = match source {
+            Source::Kernel if about.foreign => return None,
+            Source::Kernel => {
+                let node = matches!(about.subject.scope, Scope::Node);
                 let trouble = self.view.kernel.pass.trouble.as_deref().filter(|_| !node);
-                (subject, self.terms.ages, trouble)
+                (about.subject, self.terms.ages, trouble)
             }
-            Some(layer) => (&**layer.find(key)?, layer.ages, layer.pass.trouble.as_deref()),
-            None => return None,
+            _ => {
+                let (layer, subject) = about.layers.iter().find(|(layer, _)| layer.source == source)?;
+                (*subject, layer.ages, layer.pass.trouble.as_deref())
+            }
         };
         let cell = subject.cells.get(place)?;
         let ages = if source == Source::Kernel { ages.of(cell) } else { ages };
         let ages = Ages { max_age: self.max_age.unwrap_or(ages.max_age), ..ages };
-        let judged = cell.judge(self.now, ages, gone, trouble);
+        let judged = cell.judge(self.now, ages, about.gone, trouble);
         Some(Chosen { judged, source, subject })
     }
 
-    fn sample(&self, metric: &Metric, chosen: Chosen<'_>, gone: bool) -> proto::Sample {
+    fn sample(&self, about: &About<'a>, metric: &Metric, chosen: Chosen<'_>) -> proto::Sample {
         let Chosen { judged, source, subject } = chosen;
-        let name = self.known.by_container.get(&subject.id.container_id);
+        let name = about.name;
         let exact = source != Source::Kernel || judged.value.is_none();
         proto::Sample {
             metric: metric.name.to_owned(),
             scope: scope(metric.scope).into(),
             container_id: subject.id.container_id.clone(),
-            pod_uid: pod_uid(subject, self.known).to_owned(),
+            pod_uid: name.map_or(&subject.id.pod_uid, |n| &n.pod_uid).clone(),
             namespace: name.map(|n| n.namespace.clone()).unwrap_or_default(),
             pod: name.map(|n| n.pod.clone()).unwrap_or_default(),
             container: name.map(|n| n.container.clone()).unwrap_or_default(),
@@ -227,12 +274,12 @@ impl<'a> Asked<'a> {
             quality: quality(judged.quality).into(),
             reason: judged.reason,
             interval_ms: millis(judged.interval),
-            instance: subject.id.instance.to_string(),
+            instance: about.instance.clone(),
             cgroup: subject.id.cgroup.clone(),
             read_time_unix_ns: subject.read.map_or(0, |at| at.unix_ns),
             cycle: subject.cycle,
             resolution: if exact { None } else { metric.resolution(judged.interval) },
-            removed: gone,
+            removed: about.gone,
         }
     }
 }
@@ -335,6 +382,11 @@ fn scope(scope: Scope) -> proto::Scope {
         Scope::ContainerNuma => proto::Scope::ContainerNuma,
         Scope::Volume => proto::Scope::Volume,
     }
+}
+
+/// Whether a number is a scope of the contract.
+pub fn names_scope(given: i32) -> bool {
+    proto::Scope::try_from(given).is_ok_and(|scope| scope != proto::Scope::Unspecified)
 }
 
 /// Whether the kernel's files of a scope are those of cgroups.

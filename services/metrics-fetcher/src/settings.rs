@@ -44,6 +44,10 @@ pub struct Settings {
     pub perf: Perf,
     /// Whether the kernel is asked for the states of containers' tasks on cgroup v1.
     pub cgroupstats: bool,
+    /// From one such question to the next, milliseconds, at least 100; without it `period_ms`.
+    pub cgroupstats_period_ms: Option<u64>,
+    /// From one look at resctrl's groups to the next, milliseconds, at least 100; without it `period_ms`; 0: they are not read.
+    pub resctrl_period_ms: Option<u64>,
     /// Sources without which the process is not ready: "malachite", "malachite-realtime", "kubelet", "resctrl", "perf",
     /// "cgroupstats", of those that are set up. Cgroups always are.
     pub required_sources: Vec<String>,
@@ -103,9 +107,14 @@ pub enum Fault {
         /// Those that are set up.
         known: String,
     },
-    /// A path.
-    #[error("cgroup_roots: {0}")]
-    Root(#[from] PathError),
+    /// A path of a cgroup.
+    #[error("{key}: {source}")]
+    Path {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it.
+        source: PathError,
+    },
 }
 
 // === impl Perf ===
@@ -134,6 +143,8 @@ impl Default for Settings {
             kubelet: Endpoint { period_ms: 10_000, timeout_ms: 5000, ..Endpoint::default() },
             perf: Perf::default(),
             cgroupstats: true,
+            cgroupstats_period_ms: None,
+            resctrl_period_ms: None,
             required_sources: Vec::new(),
             ranking: Ranking::default(),
             cgroups: Vec::new(),
@@ -167,12 +178,15 @@ impl Settings {
         range(stale > 0, "stale_after_periods", stale.into(), "at least 1")?;
         range(withdraw >= stale, "withdraw_after_periods", withdraw.into(), "at least stale_after_periods")?;
         range(forget >= stale, "forget_after_periods", forget.into(), "at least stale_after_periods")?;
-        for (source, period, timeout) in [
-            (&self.malachite, "malachite.period_ms", "malachite.timeout_ms"),
-            (&self.kubelet, "kubelet.period_ms", "kubelet.timeout_ms"),
+        for (source, period, timeout, most) in [
+            (&self.malachite, "malachite.period_ms", "malachite.timeout_ms", "malachite.max_body_bytes"),
+            (&self.kubelet, "kubelet.period_ms", "kubelet.timeout_ms", "kubelet.max_body_bytes"),
         ] {
             range(source.period_ms >= 100, period, source.period_ms, "at least 100")?;
             range(source.timeout_ms > 0, timeout, source.timeout_ms, "at least 1")?;
+            // No answer of either is smaller.
+            let bytes = u64::try_from(source.max_body_bytes).unwrap_or(u64::MAX);
+            range(bytes >= 1024, most, bytes, "at least 1024")?;
         }
         let realtime = self.malachite_realtime_period_ms;
         range(
@@ -181,6 +195,10 @@ impl Settings {
             realtime,
             "0 or at least 100",
         )?;
+        let resctrl = self.resctrl_period_ms.unwrap_or(0);
+        range(resctrl == 0 || resctrl >= 100, "resctrl_period_ms", resctrl, "0 or at least 100")?;
+        let tasks = self.cgroupstats_period_ms.unwrap_or(self.period_ms);
+        range(tasks >= 100, "cgroupstats_period_ms", tasks, "at least 100")?;
         let Perf { period_ms, max_containers, .. } = self.perf;
         range(period_ms >= 100, "perf.period_ms", period_ms, "at least 100")?;
         let most = u64::try_from(max_containers).unwrap_or(u64::MAX);
@@ -189,13 +207,14 @@ impl Settings {
         if let Some(given) = self.required_sources.iter().find(|given| !known.contains(&given.as_str())) {
             return Err(Fault::Source { given: given.clone(), known: known.join(", ") });
         }
-        self.roots().map(drop)
+        paths("cgroups", &self.cgroups)?;
+        paths("cgroup_roots", &self.cgroup_roots).map(drop)
     }
 
     /// The sources beside cgroups and `/proc` that are asked.
     pub fn set_up(&self) -> Vec<SetUp> {
         let malachite = self.malachite.endpoint.is_some();
-        let realtime = self.malachite_realtime_period();
+        let (realtime, resctrl) = (self.malachite_realtime_period(), self.resctrl_period());
         let timeout = |endpoint: &Endpoint| Duration::from_millis(endpoint.timeout_ms);
         let all = [
             (Source::Malachite, malachite, self.malachite.period(), timeout(&self.malachite)),
@@ -206,9 +225,9 @@ impl Settings {
                 timeout(&self.malachite),
             ),
             (Source::Kubelet, self.kubelet.endpoint.is_some(), self.kubelet.period(), timeout(&self.kubelet)),
-            (Source::Resctrl, true, self.period(), self.period()),
+            (Source::Resctrl, resctrl.is_some(), resctrl.unwrap_or_default(), resctrl.unwrap_or_default()),
             (Source::Perf, self.perf.enabled, self.perf_period(), self.perf_period()),
-            (Source::Tasks, self.cgroupstats, self.period(), self.period()),
+            (Source::Tasks, self.cgroupstats, self.cgroupstats_period(), self.cgroupstats_period()),
         ];
         let set_up = |(source, there, period, deadline): (_, bool, _, _)| {
             let required = self.requires(source);
@@ -227,6 +246,17 @@ impl Settings {
     /// From one pass over the processor's counters to the next.
     pub fn perf_period(&self) -> Duration {
         Duration::from_millis(self.perf.period_ms)
+    }
+
+    /// From one look at resctrl's groups to the next, if they are to be read.
+    pub fn resctrl_period(&self) -> Option<Duration> {
+        let ms = self.resctrl_period_ms.unwrap_or(self.period_ms);
+        (ms > 0).then(|| Duration::from_millis(ms))
+    }
+
+    /// From one question for the states of tasks to the next.
+    pub fn cgroupstats_period(&self) -> Duration {
+        Duration::from_millis(self.cgroupstats_period_ms.unwrap_or(self.period_ms))
     }
 
     /// From one question for malachite's sensors to the next, if they are to be asked for.
@@ -267,23 +297,20 @@ impl Settings {
     /// How passes are made.
     ///
     /// # Errors
-    /// [`Fault::Root`], as [`Settings::check`].
+    /// [`Fault::Path`], as [`Settings::check`].
     pub fn pass(&self) -> Result<PassSettings, Fault> {
         Ok(PassSettings {
             host_root: self.common.host_root.clone(),
-            roots: self.roots()?,
+            roots: paths("cgroup_roots", &self.cgroup_roots)?,
             forget: self.period() * self.forget_after_periods,
-            cgroups: self
-                .cgroups
-                .iter()
-                .map(|c| CgroupPath::new(c).map_err(Fault::from))
-                .collect::<Result<_, _>>()?,
+            cgroups: paths("cgroups", &self.cgroups)?,
         })
     }
+}
 
-    fn roots(&self) -> Result<Vec<CgroupPath>, Fault> {
-        self.cgroup_roots.iter().map(|r| CgroupPath::new(r).map_err(Fault::from)).collect()
-    }
+fn paths(key: &'static str, given: &[String]) -> Result<Vec<CgroupPath>, Fault> {
+    let path = |given: &String| CgroupPath::new(given).map_err(|source| Fault::Path { key, source });
+    given.iter().map(path).collect()
 }
 
 #[cfg(test)]
@@ -307,6 +334,32 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_cannot_be_is_told_under_its_own_key() {
+        let outside = || vec!["../../etc".to_owned()];
+        let cgroups = Settings { cgroups: outside(), ..Settings::default() }.check().unwrap_err();
+        assert!(cgroups.to_string().starts_with("cgroups: "), "{cgroups}");
+        let roots = Settings { cgroup_roots: outside(), ..Settings::default() }.check().unwrap_err();
+        assert!(roots.to_string().starts_with("cgroup_roots: "), "{roots}");
+    }
+
+    #[test]
+    fn sources_of_the_kernel_have_periods_of_their_own_and_can_be_left_out() {
+        let of = |settings: &Settings, source| settings.set_up().into_iter().find(|s| s.source == source);
+        let settings = Settings { period_ms: 700, ..Settings::default() };
+        for source in [Source::Resctrl, Source::Tasks] {
+            assert_eq!(of(&settings, source).unwrap().period, Duration::from_millis(700), "{source:?}");
+        }
+        let settings = Settings { resctrl_period_ms: Some(0), cgroupstats_period_ms: Some(3000), ..settings };
+        assert_eq!(settings.check(), Ok(()));
+        assert_eq!(of(&settings, Source::Resctrl), None);
+        assert_eq!(of(&settings, Source::Tasks).unwrap().period, Duration::from_secs(3));
+        let settings = Settings { cgroupstats: false, ..settings };
+        assert_eq!(of(&settings, Source::Tasks), None);
+        let required = Settings { required_sources: vec!["resctrl".to_owned()], ..settings };
+        assert!(required.check().is_err(), "what is off cannot be required");
+    }
+
+    #[test]
     fn each_range_is_kept() {
         let faults = [
             Settings { period_ms: 99, ..Settings::default() },
@@ -318,6 +371,12 @@ mod tests {
             Settings { read_deadline_ms: 9, ..Settings::default() },
             Settings { malachite_realtime_period_ms: 9, ..Settings::default() },
             Settings { cgroup_roots: vec!["/a/../..".to_owned()], ..Settings::default() },
+            Settings {
+                malachite: Endpoint { max_body_bytes: 0, ..Endpoint::default() },
+                ..Settings::default()
+            },
+            Settings { resctrl_period_ms: Some(99), ..Settings::default() },
+            Settings { cgroupstats_period_ms: Some(99), ..Settings::default() },
             Settings { perf: Perf { period_ms: 9, ..Perf::default() }, ..Settings::default() },
             Settings { perf: Perf { max_containers: 0, ..Perf::default() }, ..Settings::default() },
             Settings { required_sources: vec!["perf".to_owned()], ..Settings::default() },

@@ -73,7 +73,7 @@ fn m06_what_is_too_old_to_act_on_has_no_value_and_says_why() {
     world.clock.advance(AGES.max_age + Duration::from_millis(1));
     let stale = world.samples("mem.rss.container");
     assert_eq!(stale[0].quality(), Quality::Stale);
-    let sum = aggregate(&stale, Aggregation::Sum);
+    let sum = aggregate(&stale, Aggregation::Sum).unwrap();
     assert_eq!(
         (sum.stale, sum.missing, sum.oldest_age_ms),
         (1, 0, 15_001),
@@ -83,7 +83,7 @@ fn m06_what_is_too_old_to_act_on_has_no_value_and_says_why() {
     let withdrawn = world.samples("mem.rss.container");
     assert_eq!((withdrawn[0].quality(), withdrawn[0].value), (Quality::Missing, None));
     assert!(withdrawn[0].reason.contains("withdrawn"), "{}", withdrawn[0].reason);
-    let sum = aggregate(&withdrawn, Aggregation::Sum);
+    let sum = aggregate(&withdrawn, Aggregation::Sum).unwrap();
     assert_eq!((sum.value, sum.counted, sum.missing), (None, 0, 1), "a sum of nothing is no zero");
     // What is asked for by a stricter age is judged by that.
     world.tick();
@@ -125,7 +125,8 @@ fn m08_whoever_went_leaves_sums_with_the_pass_that_saw_it_whatever_others_still_
             stale_total: 0,
         });
     };
-    let sum = |world: &World, metric: &str| aggregate(&world.samples(metric), Aggregation::Sum).value;
+    let sum =
+        |world: &World, metric: &str| aggregate(&world.samples(metric), Aggregation::Sum).unwrap().value;
     tell(&world);
     assert_eq!(sum(&world, "mem.rss.container"), Some(f64::from(2 << 20)));
     assert_eq!(sum(&world, "cpu.cycles.container"), Some(18.0));
@@ -216,6 +217,6 @@ fn m17_the_pause_container_is_named_and_not_counted_as_another_pod() {
     let samples = world.samples("mem.rss.container");
     let names: Vec<_> = samples.iter().map(|s| (s.pod.as_str(), s.container.as_str())).collect();
     assert_eq!(names, [("web", "app"), ("web", "POD")]);
-    let average = aggregate(&samples, Aggregation::Average);
+    let average = aggregate(&samples, Aggregation::Average).unwrap();
     assert_eq!(average.counted, 1, "one pod, whatever it consists of");
 }

@@ -19,8 +19,8 @@ use oxalyst_proto::meta::v1::{
 };
 use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
 use oxalyst_proto::metrics::v1::{
-    ListMetricsRequest, ListSourcesRequest, PushRequest, PushedValue, Quality, QueryReply, QueryRequest,
-    Sample, Scope,
+    AggregateRequest, Aggregation, ListMetricsRequest, ListSourcesRequest, PushRequest, PushedValue, Quality,
+    QueryReply, QueryRequest, Sample, Scope,
 };
 use oxalyst_settings::Common;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -113,6 +113,14 @@ fn is(samples: &[Sample], quality: Quality) -> bool {
 /// Names of the node's gauges, each behind `oxalyst_`.
 const GOLDEN: &str = include_str!("golden/node_metrics.txt");
 
+/// What a page of the docs calls a metric of the service itself.
+fn own_names(page: &str) -> impl Iterator<Item = &str> {
+    let starts = page.match_indices("`oxalyst_").filter_map(|(at, _)| page.get(at + 1..));
+    starts
+        .filter_map(|rest| rest.split(|c: char| c != '_' && !c.is_ascii_lowercase()).next())
+        .filter(|name| !name.ends_with('_'))
+}
+
 async fn http(run_dir: &Path, path: &str) -> String {
     let mut stream = UnixStream::connect(socket_path(run_dir, "metrics-fetcher")).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: mesh\r\nConnection: close\r\n\r\n");
@@ -195,6 +203,21 @@ async fn what_was_asked_for_is_answered_and_nothing_else() {
     let unknown = unknown.unwrap_err();
     assert_eq!(unknown.code(), Code::InvalidArgument);
     assert!(unknown.message().contains("mem.typo"), "{unknown}");
+    for scope in [0, 99] {
+        let no_scope =
+            ask(QueryRequest { scopes: vec![scope], ..QueryRequest::default() }).await.unwrap_err();
+        assert_eq!(no_scope.code(), Code::InvalidArgument, "{no_scope}");
+    }
+    let of_nobody = |aggregation: Aggregation| AggregateRequest {
+        metric: "mem.rss.container".to_owned(),
+        ids: vec!["c2".to_owned()],
+        aggregation: aggregation.into(),
+        ..AggregateRequest::default()
+    };
+    let unspecified = world.client.aggregate(of_nobody(Aggregation::Unspecified)).await.unwrap_err();
+    assert_eq!(unspecified.code(), Code::InvalidArgument, "{unspecified}");
+    let nobody = world.client.aggregate(of_nobody(Aggregation::Sum)).await.unwrap().into_inner();
+    assert_eq!((nobody.value, nobody.counted, nobody.unit.as_str()), (None, 0, "bytes"));
 
     let metrics = world.client.list_metrics(ListMetricsRequest {}).await.unwrap().into_inner().metrics;
     let psi = metrics.iter().find(|m| m.name == "cpu.psi.some.avg10.container").unwrap();
@@ -292,6 +315,17 @@ async fn what_a_plugin_pushes_is_told_beside_the_rest() {
         sources.iter().any(|s| s.name == "gpu" && s.period_ms == 60_000 && s.subjects == 1),
         "{sources:?}"
     );
+    // What cannot be added is not.
+    let other =
+        PushedValue { unit: "bytes".to_owned(), container_id: "c3".to_owned(), ..push.values[0].clone() };
+    world.client.push(PushRequest { values: vec![other], ..push.clone() }).await.unwrap();
+    let sum = AggregateRequest {
+        metric: "gpu/duty.cycle".to_owned(),
+        aggregation: Aggregation::Sum.into(),
+        ..AggregateRequest::default()
+    };
+    let mixed = world.client.aggregate(sum).await.unwrap_err();
+    assert!(mixed.code() == Code::FailedPrecondition && mixed.message().contains("ratio"), "{mixed}");
     // It cannot pass for one of the fetcher's own.
     let forged = PushRequest { source: "proc".to_owned(), ..push };
     assert_eq!(world.client.push(forged).await.unwrap_err().code(), Code::InvalidArgument);
@@ -360,7 +394,7 @@ async fn m14_every_exposed_name_is_listed_here() {
     let own = [
         "metric_values",
         "metric_age_seconds",
-        "metric_stale_total",
+        "metric_stale",
         "collect_open_files",
         "collect_failed_files",
         "collect_late_reads",
@@ -373,6 +407,12 @@ async fn m14_every_exposed_name_is_listed_here() {
     golden.extend(own.map(str::to_owned));
     assert_eq!(exposed, golden);
     assert!(text.contains("oxalyst_node_memory_total_bytes 16777216000"), "{text}");
+    let page = include_str!("../../../docs/services/metrics-fetcher.md");
+    for documented in own_names(page) {
+        let told =
+            text.lines().any(|l| l.strip_prefix(documented).is_some_and(|l| l.starts_with(['{', ' ', '_'])));
+        assert!(told, "{documented} is documented and has no line: {text}");
+    }
     assert!(!text.contains("c1") && !text.contains("uid-1"), "containers are no labels");
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::kernel::Kernel;
 use crate::metrics::Metrics;
 use crate::orm::{Orm, OrmError};
-use crate::roster::{Ended, HaveSuccessor, Roster, ToClaim};
+use crate::roster::{Ended, HaveSuccessor, ResizeHeard, Roster, ToClaim};
 
 /// Releases that may wait. What does not fit is found by the orm, which frees pods that are no longer listed.
 const WAITING: usize = 4096;
@@ -138,7 +138,8 @@ pub async fn perform(
         while let Ok(release) = outlet.releases.try_recv() {
             queue(&mut waiting, release, &outlet.unheard);
         }
-        if *synchronised.borrow() && has_successor(&roster, &waiting).await {
+        let is_suspended = orm.is_suspended();
+        if !is_suspended && *synchronised.borrow() && has_successor(&roster, &waiting).await {
             list_is_due = true;
             if let Err(e) = reconcile(&orm, &roster, &kernel).await {
                 tracing::debug!(error = %e, waiting = waiting.len(), "releases wait");
@@ -146,9 +147,12 @@ pub async fn perform(
             }
             list_is_due = false;
         }
-        if let Err(e) = release_all(&orm, &mut waiting, &outlet.unheard).await {
+        // What it cannot hear would only wait before it, as often as it was repeated: it is told everything when it answers again.
+        if is_suspended {
+            list_is_due = true;
+        } else if let Err(e) = release_all(&orm, &mut waiting, &outlet.unheard).await {
             tracing::debug!(error = %e, waiting = waiting.len(), "releases wait");
-        } else if let Err(e) = resize_all(&orm, &mut resizes).await {
+        } else if let Err(e) = resize_all(&orm, &roster, &mut resizes).await {
             tracing::debug!(error = %e, waiting = resizes.len(), "resizes wait");
         } else if list_is_due && *synchronised.borrow() {
             list_is_due = reconcile(&orm, &roster, &kernel).await.is_err();
@@ -212,20 +216,34 @@ fn queue_resize(waiting: &mut VecDeque<ResizeContainerRequest>, resize: ResizeCo
     waiting.push_back(resize);
 }
 
-async fn resize_all(orm: &Orm, waiting: &mut VecDeque<ResizeContainerRequest>) -> Result<(), OrmError> {
+/// The runtime has made these resizes: one that the orm refuses is marked, until another of the container is accepted.
+async fn resize_all(
+    orm: &Orm,
+    roster: &Addr<Roster>,
+    waiting: &mut VecDeque<ResizeContainerRequest>,
+) -> Result<(), OrmError> {
     while let Some(next) = waiting.front() {
         let pod = next.sandbox.as_ref().map(|sandbox| sandbox.name.clone()).unwrap_or_default();
-        match orm.resize_container(next.clone(), DEADLINE).await {
+        let refused = match orm.resize_container(next.clone(), DEADLINE).await {
             Ok(reply) => match reply.outcome {
                 Some(admit_reply::Outcome::Refused(refused)) => {
                     tracing::warn!(pod, reason = %refused.reason, message = %refused.message, "resized, and refused by the orm: it keeps its CPUs");
+                    Some(format!("{}: {}", refused.reason, refused.message))
                 }
-                _ => tracing::info!(pod, generation = reply.generation, "the orm heard of a resize"),
+                _ => {
+                    tracing::info!(pod, generation = reply.generation, "the orm heard of a resize");
+                    None
+                }
             },
             // The same question would be answered the same way again.
-            Err(e @ OrmError::Failed(_)) => tracing::warn!(pod, reason = %e, "resized without the orm"),
+            Err(e @ OrmError::Failed(_)) => {
+                tracing::warn!(pod, reason = %e, "resized without the orm");
+                Some(e.to_string())
+            }
             Err(e) => return Err(e),
-        }
+        };
+        let container_id = next.container.as_ref().map(|c| c.container_id.clone()).unwrap_or_default();
+        let _ = roster.send(ResizeHeard { container_id, refused }).await;
         waiting.pop_front();
     }
     Ok(())

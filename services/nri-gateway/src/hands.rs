@@ -41,6 +41,8 @@ struct Now {
     lock: Option<File>,
     /// What another gateway was last seen to hold.
     others: Option<String>,
+    /// What kept bypass mode from writing when it last asked.
+    in_the_way: Option<String>,
 }
 
 /// A turn. It ends when this is dropped.
@@ -67,7 +69,8 @@ impl Way {
 impl Hands {
     /// Nobody's, of the tree of cgroups below `host_root`.
     pub fn new(host_root: &Path, facts: Facts, metrics: Metrics) -> Self {
-        let now = Now { way: Way::Nobody, down_since: Instant::now(), lock: None, others: None };
+        let now =
+            Now { way: Way::Nobody, down_since: Instant::now(), lock: None, others: None, in_the_way: None };
         metrics.mode(Way::Nobody.name());
         facts.set("mode", Way::Nobody.name());
         Self {
@@ -113,7 +116,14 @@ impl Hands {
     /// What another gateway holds, so that bypass mode may not write.
     pub fn is_others(&self) -> Option<String> {
         let served = self.lock().others.clone();
-        served.or_else(|| self.own().err())
+        let held = served.or_else(|| self.own().err());
+        self.lock().in_the_way.clone_from(&held);
+        held
+    }
+
+    /// The same as when bypass mode last asked, for whoever only tells of it and must not take the tree.
+    pub fn was_others(&self) -> Option<String> {
+        self.lock().in_the_way.clone()
     }
 
     /// The way now.

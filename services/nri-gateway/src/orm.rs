@@ -101,14 +101,14 @@ impl Orm {
         self.recovered.subscribe()
     }
 
+    /// Whether it missed its last deadlines and has not answered since; then [`Orm::recovered`] will tick.
+    pub fn is_suspended(&self) -> bool {
+        self.health.is_suspended()
+    }
+
     /// Whether the stream of placements is up.
     pub fn streaming(&self) -> watch::Receiver<bool> {
         self.streaming.subscribe()
-    }
-
-    /// Whether it is not asked, until it answers a probe.
-    pub fn is_suspended(&self) -> bool {
-        self.health.is_suspended()
     }
 
     /// Asks for a pod.

@@ -23,7 +23,8 @@ use oxalyst_topology::CpuSet;
 pub use actor::{
     Applied, CheckStart, Create, Ended, HaveSuccessor, Holds, Listing, Moved, Observed, Others, PutSandbox,
     RefreshSandbox, Refused, RefusedAgain, RefusedBefore, RemoveContainer, RemoveSandbox, Replace, Reported,
-    Resized, Resynchronise, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize, Troubles, Wrote,
+    ResizeHeard, Resized, Resynchronise, Standing, StopSandbox, TakeCensus, ToCheck, ToClaim, ToResize,
+    Troubles, Wrote,
 };
 pub use born::Born;
 pub use claims::{Claims, Idle};

@@ -6,10 +6,19 @@ mod support;
 use nri_gateway::settings::Mode;
 use oxalyst_nri::api::*;
 use oxalyst_nri::runtime::{RuntimeOptions, RuntimeSession};
+use oxalyst_proto::gateway::v1::gateway_client::GatewayClient;
+use oxalyst_proto::gateway::v1::{DiagnoseRequest, Finding};
 use support::bypass::Plain;
 use support::node::{Node, cpus_of, pod, running};
 use support::until;
 use tokio::net::UnixListener;
+
+/// What the doctor says of the way in which decisions are applied.
+async fn mode_finding(node: &Plain) -> Finding {
+    let channel = oxalyst_mesh::connect(&node.settings.common.run_dir, "nri-gateway");
+    let reply = GatewayClient::new(channel).diagnose(DiagnoseRequest {}).await.unwrap().into_inner();
+    reply.findings.into_iter().find(|f| f.check == "mode").unwrap()
+}
 
 /// Takes in whoever connects next; gives the updates of its synchronisation, applied.
 async fn session(
@@ -124,6 +133,8 @@ async fn n11_in_auto_and_in_bypass_a_gateway_of_another_folder_writes_nothing() 
         other.start();
         other.lacks("bypass", "another gateway holds").await;
         other.mode("none").await;
+        let told = mode_finding(&other).await;
+        assert!(told.verdict == "fault" && told.detail.contains("another gateway holds"), "{told:?}");
         assert!(first.end_reason().is_none(), "{mode:?}");
         other.stop_first().await;
         node.stop_first().await;

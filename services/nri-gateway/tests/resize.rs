@@ -132,3 +132,25 @@ async fn an_orm_that_is_stopped_holds_no_update_up_and_one_that_fails_is_not_ask
     until("the release is heard", async || node.orm.cpus("d").is_none().then_some(())).await;
     assert_eq!(resizes(&node).iter().filter(|call| call.ends_with(" 3072")).count(), 2);
 }
+
+#[actix::test]
+async fn a_resize_that_is_refused_afterwards_is_marked_until_one_is_accepted() {
+    let (mut node, session) = Node::up().await;
+    node.run(&session, &pod("a", "shared_cores"), "a1").await.unwrap();
+    node.run(&session, &pod("d", "dedicated_cores"), "d1").await.unwrap();
+    node.stop_orm().await;
+    // More than there is: the runtime is let do it, for nobody says no.
+    update(&node, &session, "d", "d1", shares(20 * 1024)).await.unwrap();
+    assert_eq!(node.listed("d1").await.marks, [""; 0], "nobody has refused it yet");
+    node.start_orm();
+    until("the refusal is marked", async || {
+        (node.listed("d1").await.marks == ["resize-refused"]).then_some(())
+    })
+    .await;
+    // One that is refused at once fails the call, and nothing is better for it.
+    update(&node, &session, "d", "d1", shares(10 * 1024)).await.unwrap_err();
+    assert_eq!(node.listed("d1").await.marks, ["resize-refused"]);
+    update(&node, &session, "d", "d1", shares(2048)).await.unwrap();
+    node.kernel_says("d1", "2-3").await;
+    assert_eq!(node.listed("d1").await.marks, [""; 0]);
+}

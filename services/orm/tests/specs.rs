@@ -407,6 +407,26 @@ async fn a_shared_container_that_has_just_started_may_be_told_of_other_shares() 
 }
 
 #[tokio::test]
+async fn what_ramp_up_has_put_off_is_refused_aloud_once_it_is_over_if_there_is_no_room() {
+    let host = Host::with_machine(4, 1);
+    let mut orm = host.start(&["--set", "ramp_up_s=30", "--set", "watch_period_s=1"]).await;
+    let pod_of_s = sandbox("s", "shared_cores", Some(1024));
+    placed(&orm.admit(&pod_of_s).await);
+    placed(&resize(&mut orm, &pod_of_s, &[("app", 1024)], "app", 64 * 1024).await);
+    let refused = async || {
+        let all = explained(&host).await;
+        all.into_iter().filter_map(|decision| decision.refused).collect::<Vec<_>>()
+    };
+    assert!(refused().await.is_empty(), "it is barred, not refused");
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let refusals = until("it is refused", async || Some(refused().await).filter(|all| !all.is_empty())).await;
+    assert_eq!(refusals[0].reason, "insufficient");
+    assert_eq!(pod(&mut orm, "s").await.requested_milli_cpu, 1000);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(refused().await.len(), 1, "told once, however often it is tried again");
+}
+
+#[tokio::test]
 async fn what_the_kubelet_has_not_taken_up_is_not_followed() {
     let host = Host::with_machine(8, 1);
     let specs = Specs::serve(&host);

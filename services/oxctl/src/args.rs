@@ -1,9 +1,11 @@
 //! What the operator typed.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 /// Shows what the Oxalyst mesh of this node decided, measured, and whether it is well.
 ///
@@ -117,7 +119,7 @@ pub(crate) struct WhatIfArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(subcommand_precedence_over_arg = true)]
 pub(crate) struct MetricsArgs {
     /// What to do; without it the measurements are shown once.
     #[command(subcommand)]
@@ -127,6 +129,39 @@ pub(crate) struct MetricsArgs {
     pub(crate) list: bool,
     #[command(flatten)]
     pub(crate) selection: Selection,
+}
+
+// === impl Cli ===
+
+impl Cli {
+    /// What was typed.
+    ///
+    /// # Errors
+    /// What cannot be; also what selects measurements in front of a sub-command of `metrics`, which would not heed it.
+    pub(crate) fn typed(
+        args: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let cli = Self::try_parse_from(args)?;
+        match &cli.command {
+            Command::Metrics(MetricsArgs { action: Some(_), list, selection })
+                if *list || !selection.is_empty() =>
+            {
+                let says = "names of metrics, --list, --id, --scope and --max-age-ms do not go in front of a sub-command of metrics: \
+                            leave it out, or write them behind `get` or `watch`";
+                Err(Self::command().error(ErrorKind::ArgumentConflict, says))
+            }
+            _ => Ok(cli),
+        }
+    }
+}
+
+// === impl Selection ===
+
+impl Selection {
+    fn is_empty(&self) -> bool {
+        let Self { metrics, ids, scope, max_age_ms } = self;
+        metrics.is_empty() && ids.is_empty() && scope.is_none() && max_age_ms.is_none()
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -143,7 +178,11 @@ pub(crate) enum MetricsAction {
     /// interrupted.
     Top(TopArgs),
     /// Current values as OpenTelemetry's JSON, under the names of its conventions, to be posted to a collector's /v1/metrics.
-    Export,
+    Export {
+        /// Name of the node, for k8s.node.name; without it as the meta-server tells it, and if that is away the host's name.
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -172,7 +211,7 @@ pub(crate) struct Selection {
     /// Names of metrics; none: all.
     #[arg(value_name = "METRIC")]
     pub(crate) metrics: Vec<String>,
-    /// Pod UIDs or container ids; none: all.
+    /// Pod UIDs or container ids, or the start of one that no other has; none: all.
     #[arg(long = "id", value_name = "ID")]
     pub(crate) ids: Vec<String>,
     /// Only measurements of this scope.
@@ -200,7 +239,6 @@ pub(crate) enum Scope {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -214,6 +252,29 @@ mod tests {
         assert_eq!((args.cpu.as_deref(), args.memory.as_deref()), (Some("-1"), Some("-1Gi")));
         assert!(crate::quantity::cpu("-1").unwrap_err().to_string().contains("no quantity of CPU"));
         assert!(Cli::try_parse_from(["oxctl", "what-if", "--cpu", "1", "--guaranteed"]).is_err());
+    }
+
+    #[test]
+    fn options_may_stand_before_and_behind_a_sub_command_of_metrics() {
+        let parse = |line: &str| Cli::typed(line.split(' '));
+        for line in [
+            "oxctl metrics --run-dir /x -o json sources",
+            "oxctl metrics sources --run-dir /x -o json",
+            "oxctl metrics -o json --run-dir /x top --once",
+            "oxctl --run-dir /x metrics -o json get cpu.usage.system --scope node",
+        ] {
+            let cli = parse(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+            assert!(cli.run_dir == std::path::Path::new("/x") && cli.output == Output::Json, "{line}");
+            let Command::Metrics(args) = cli.command else { panic!("{line}") };
+            assert!(args.action.is_some() && args.selection.is_empty(), "{line}");
+        }
+        for line in ["oxctl metrics --scope node get", "oxctl metrics --list top", "oxctl metrics a.b top"] {
+            let refused = parse(line).unwrap_err().to_string();
+            assert!(refused.contains("in front of a sub-command"), "{line}: {refused}");
+        }
+        let cli = parse("oxctl metrics -o wide a.b c.d --id x").unwrap();
+        let Command::Metrics(args) = cli.command else { panic!() };
+        assert!(args.action.is_none() && args.selection.metrics == ["a.b", "c.d"], "{args:?}");
     }
 
     #[test]

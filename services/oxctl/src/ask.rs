@@ -9,6 +9,7 @@ use oxalyst_proto::metrics::v1::{QueryRequest, Scope as MetricScope};
 use serde::Serialize;
 
 use crate::args::{Cli, Command, MetricsAction, MetricsArgs, Output, Scope, Selection, TopArgs};
+use crate::ids;
 use crate::peers::{PeerError, Peers};
 use crate::reasons::{self, ReasonError};
 use crate::view::catalogue::{ListView, SourcesView};
@@ -68,9 +69,10 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
             let view = SourcesView::new(peers.list_sources().await?);
             answer(&view, output, |_| view.render(), Vec::new(), Told::well_if(view.well()))
         }
-        Some(MetricsAction::Export) => {
+        Some(MetricsAction::Export { node }) => {
             let metrics = peers.list_metrics().await?.metrics;
-            let request = export::request(&metrics, peers.metrics(export::query(&metrics)).await?);
+            let reply = peers.metrics(export::query(&metrics)).await?;
+            let request = export::request(&metrics, reply, &node_name(peers, node.as_deref()).await);
             let text = serde_json::to_string(&request)? + "\n";
             Ok(Answer { text, problems: Vec::new(), told: Told::Well })
         }
@@ -84,7 +86,8 @@ async fn metrics(peers: &Peers, args: &MetricsArgs, output: Output) -> Result<An
 
 /// Tells what is new for as long as there is a reader and a service.
 async fn watch(peers: &Peers, selection: &Selection, output: Output) -> Result<Answer, AskError> {
-    let mut stream = peers.watch_metrics(query(selection)).await?;
+    let (query, _) = whole(peers, query(selection)).await?;
+    let mut stream = peers.watch_metrics(query.clone()).await?;
     let mut heard = false;
     loop {
         let reply = match peers.next(&mut stream).await {
@@ -92,14 +95,19 @@ async fn watch(peers: &Peers, selection: &Selection, output: Output) -> Result<A
             Ok(None) => return Ok(enough()),
             // The service lets go of whoever stood still; who goes on begins anew. One that tells nothing is not asked for ever.
             Err(_) if heard => {
-                (stream, heard) = (peers.watch_metrics(query(selection)).await?, false);
+                (stream, heard) = (peers.watch_metrics(query.clone()).await?, false);
                 continue;
             }
             Err(error) => return Err(error.into()),
         };
         heard = true;
         let view = MetricsView::new(reply);
-        let text = answer(&view, output, |wide| view.render(wide), Vec::new(), Told::Well)?.text;
+        let text = match output {
+            // A line for each, so that a reader sees where one ends.
+            Output::Json => serde_json::to_string(&view)? + "\n",
+            Output::Table => view.render(false),
+            Output::Wide => view.render(true),
+        };
         // A reader that has seen enough ends the watch.
         if shown(text).await.is_err() {
             return Ok(enough());
@@ -107,6 +115,8 @@ async fn watch(peers: &Peers, selection: &Selection, output: Output) -> Result<A
     }
 }
 
+/// A metric that every container has.
+const WHO_IS_THERE: &str = "mem.usage.container";
 /// Writes on a thread of its own: while a pager waits, pings of the service are answered and an operator can interrupt.
 async fn shown(text: String) -> io::Result<()> {
     let write = move || {
@@ -171,9 +181,33 @@ async fn top(peers: &Peers, args: &TopArgs, output: Output) -> Result<Answer, As
     Ok(enough())
 }
 
+/// The question with whole ids where it gives the start of one, as tables show it, and what to say of those that several have.
+async fn whole(peers: &Peers, mut query: QueryRequest) -> Result<(QueryRequest, Vec<String>), AskError> {
+    if query.ids.is_empty() {
+        return Ok((query, Vec::new()));
+    }
+    let named = QueryRequest { metrics: vec![WHO_IS_THERE.to_owned()], ..QueryRequest::default() };
+    let there = peers.metrics(named).await?.samples;
+    let problems = ids::complete(&mut query.ids, &there);
+    Ok((query, problems))
+}
+
+/// The node's name: as given, as the meta-server tells it, else the host's, as the kubelet writes it.
+async fn node_name(peers: &Peers, given: Option<&str>) -> String {
+    if let Some(given) = given {
+        return given.to_owned();
+    }
+    match peers.node().await {
+        Ok(node) if !node.name.is_empty() => node.name,
+        _ => rustix::system::uname().nodename().to_string_lossy().to_lowercase(),
+    }
+}
+
 async fn get(peers: &Peers, selection: &Selection, output: Output) -> Result<Answer, AskError> {
-    let view = MetricsView::new(peers.metrics(query(selection)).await?);
-    let problems = view.without_samples(&selection.ids);
+    let (query, mut problems) = whole(peers, query(selection)).await?;
+    let ids = query.ids.clone();
+    let view = MetricsView::new(peers.metrics(query).await?);
+    problems.extend(view.without_samples(&ids));
     let told = Told::well_if(problems.is_empty());
     answer(&view, output, |wide| view.render(wide), problems, told)
 }
@@ -247,4 +281,18 @@ pub(crate) fn answer(
 pub(crate) fn now_unix_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_a_meta_server_the_node_has_the_hosts_name() {
+        let nowhere = tempfile::tempdir().unwrap();
+        let peers = Peers::new(nowhere.path());
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        assert_eq!(node_name(&peers, None).await, host.trim().to_lowercase());
+        assert_eq!(node_name(&peers, Some("n1")).await, "n1");
+    }
 }

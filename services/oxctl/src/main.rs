@@ -3,6 +3,7 @@
 mod args;
 mod ask;
 mod duration;
+mod ids;
 mod manifest;
 mod peers;
 mod quantity;
@@ -14,8 +15,6 @@ mod view;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::args::Cli;
 use crate::view::{Answer, Told};
 
@@ -23,7 +22,7 @@ const NOT_WELL: u8 = 1;
 const NOTHING_TOLD: u8 = 2;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::typed(std::env::args_os()).unwrap_or_else(|e| e.exit());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("oxctl: starting: {error}")),

@@ -11,6 +11,8 @@ use oxalyst_proto::gateway::v1::{
 };
 use oxalyst_proto::mesh::v1::introspection_client::IntrospectionClient;
 use oxalyst_proto::mesh::v1::{GetStatusRequest, Status};
+use oxalyst_proto::meta::v1::meta_client::MetaClient;
+use oxalyst_proto::meta::v1::{GetNodeRequest, Node};
 use oxalyst_proto::metrics::v1::metrics_client::MetricsClient;
 use oxalyst_proto::metrics::v1::{
     ListMetricsReply, ListMetricsRequest, ListSourcesReply, ListSourcesRequest, QueryReply, QueryRequest,
@@ -39,6 +41,8 @@ pub(crate) enum PeerError {
     Absent { service: String, path: PathBuf },
     #[error("{service} cannot be reached on {}: {source}: run oxctl as root, or as a user who may write to the socket", path.display())]
     Unreachable { service: String, path: PathBuf, source: io::Error },
+    #[error("{service} took the connection on {} and ended it ({source}): it has as many as common.max_connections allows, or it is ending; see its log and try again", path.display())]
+    Ended { service: String, path: PathBuf, source: io::Error },
     #[error("{service} did not answer {call} on {} within {} s: it is stopped or overloaded, see its log", path.display(), DEADLINE.as_secs())]
     Late { service: String, path: PathBuf, call: &'static str },
     #[error("{service} does not know {call}: it is of another version than oxctl {}", env!("CARGO_PKG_VERSION"))]
@@ -131,6 +135,11 @@ impl Peers {
         self.answer("nri-gateway", "Diagnose", client.diagnose(request(DiagnoseRequest {}))).await
     }
 
+    pub(crate) async fn node(&self) -> Result<Node, PeerError> {
+        let mut client = MetaClient::new(self.channel("meta-server"));
+        self.answer("meta-server", "GetNode", client.get_node(request(GetNodeRequest::default()))).await
+    }
+
     pub(crate) async fn metrics(&self, query: QueryRequest) -> Result<QueryReply, PeerError> {
         let client = MetricsClient::new(self.channel("metrics-fetcher"));
         let mut client = client.max_decoding_message_size(oxalyst_mesh::MESSAGE_LIMIT);
@@ -199,6 +208,9 @@ fn explain(service: String, path: PathBuf, call: &'static str, status: &tonic::S
     if let Some(kind) = io_cause(status) {
         return match kind {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => PeerError::Absent { service, path },
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof => {
+                PeerError::Ended { service, path, source: kind.into() }
+            }
             kind => PeerError::Unreachable { service, path, source: kind.into() },
         };
     }
@@ -220,4 +232,24 @@ fn io_cause(status: &tonic::Status) -> Option<io::ErrorKind> {
         cause = error.source();
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxalyst_proto::metrics::v1::QueryRequest;
+
+    #[tokio::test]
+    async fn a_connection_that_the_service_ends_is_no_matter_of_permission() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener =
+            tokio::net::UnixListener::bind(oxalyst_mesh::socket_path(dir.path(), "metrics-fetcher")).unwrap();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                drop(stream);
+            }
+        });
+        let told = Peers::new(dir.path()).metrics(QueryRequest::default()).await.unwrap_err().to_string();
+        assert!(told.contains("common.max_connections") && !told.contains("as root"), "{told}");
+    }
 }

@@ -264,6 +264,8 @@ fn a_wrong_name_of_a_metric_is_the_askers_fault_and_an_unknown_id_is_named() {
     let (code, out, err) = oxctl(dir.path(), &["metrics", "--id", "nope"]);
     assert_eq!((code, out.as_str()), (Some(1), "no measurements\n"));
     assert!(err.starts_with("nothing is measured for nope: ") && err.lines().count() == 1, "{err}");
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "--scope", "node", "sources"]);
+    assert!(code == Some(2) && out.is_empty() && err.contains("behind `get`"), "{out}{err}");
 }
 
 #[test]
@@ -343,6 +345,11 @@ fn metrics_can_be_listed_watched_and_their_sources_told() {
     assert_eq!((code, out.matches("cpu.b").count()), (Some(0), 2), "{out}{err}");
     let (code, out, err) = oxctl(dir.path(), &["metrics", "export"]);
     assert!(code == Some(0) && out.starts_with("{\"resourceMetrics\":["), "{out}{err}");
+    let (code, out, err) = oxctl(dir.path(), &["metrics", "-o", "json", "watch", "cpu.b"]);
+    let each: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert!(code == Some(0) && each.len() == 2, "a line each: {out}{err}");
+    let (code, out, _) = oxctl(dir.path(), &["metrics", "-o", "json", "sources"]);
+    assert!(code == Some(1) && out.contains("it hangs"), "options may stand in front: {out}");
     let (code, out, err) = oxctl(dir.path(), &["metrics", "top"]);
     assert!(
         code == Some(0) && out.contains("\nPOD ") && out.lines().count() > 40 && !out.contains('\u{1b}'),

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use oxalyst_cgroups::bandwidth::{Bandwidth, Step};
 use oxalyst_cgroups::{
-    CgroupPath, Controller, CpusetFile, CpusetFiles, Error, Hierarchy, is_dead, parse, read_into, read_text,
-    set_cpuset, write_text,
+    Attainable, CgroupPath, Confined, Controller, CpusetFile, CpusetFiles, Error, Hierarchy, is_dead,
+    is_frozen, parse, read_into, read_text, set_cpuset, write_text,
 };
 
 /// A cgroup in the given tree, removed when the test ends, however it ends.
@@ -235,4 +235,85 @@ fn c03_c05_the_kernel_takes_bandwidth_in_our_order() {
     }
     assert_eq!(read_text(&own.0.join("cpu.cfs_quota_us")).unwrap(), "1000");
     write_text(&own.0.join("cpu.cfs_quota_us"), "500").unwrap_err();
+}
+
+/// A process that ends with the test, and what has to be written before it can: a frozen one does not die.
+struct Sleeper {
+    process: std::process::Child,
+    thaw: Vec<(PathBuf, &'static str)>,
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        for (file, word) in &self.thaw {
+            let _ = fs::write(file, word);
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn the_kernel_says_of_a_cgroup_that_it_is_frozen_by_itself_or_by_one_above() {
+    let Some((hierarchy, path)) = writable_tree("frozen") else { return };
+    let (mount, file, freeze, thaw) = match hierarchy.is_unified() {
+        true => (hierarchy.root().to_owned(), "cgroup.freeze", "1", "0"),
+        false => (hierarchy.root().join("freezer"), "freezer.state", "FROZEN", "THAWED"),
+    };
+    let inner = CgroupPath::new(format!("{path}/c").trim_start_matches('/')).unwrap();
+    let (pod, container) = (Own(path.under(&mount)), Own(inner.under(&mount)));
+    if !mount.exists() || fs::create_dir(&pod.0).and_then(|()| fs::create_dir(&container.0)).is_err() {
+        println!("skipped: no freezer cgroup can be made here (not root, or read-only)");
+        return;
+    }
+    let sleeper = Sleeper {
+        process: std::process::Command::new("sleep").arg("600").spawn().unwrap(),
+        thaw: [&container, &pod].map(|own| (own.0.join(file), thaw)).into(),
+    };
+    fs::write(container.0.join("cgroup.procs"), sleeper.process.id().to_string()).unwrap();
+    assert_eq!(is_frozen(&hierarchy, &inner), Some(false));
+
+    for by in [&container, &pod] {
+        for (word, frozen) in [(freeze, true), (thaw, false)] {
+            fs::write(by.0.join(file), word).unwrap();
+            // The kernel stops one process after another.
+            let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while is_frozen(&hierarchy, &inner) != Some(frozen) {
+                assert!(std::time::Instant::now() < end, "{word} in {} is not seen", by.0.display());
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_kernel_holds_is_within_what_is_asked_for_and_nothing_above_confines_it() {
+    let Some((hierarchy, path)) = writable_tree("confined") else { return };
+    let inner = CgroupPath::new(format!("{path}/c").trim_start_matches('/')).unwrap();
+    let names = [path.as_str().to_owned(), inner.as_str().to_owned()];
+    let Some(nest) = Nest::create(&hierarchy, Controller::Cpuset, &names) else {
+        println!("skipped: no cpuset cgroup can be made here (not root, or read-only)");
+        return;
+    };
+    if hierarchy.is_unified() {
+        println!("skipped: on v2 the controller has to be passed on first");
+        return;
+    }
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+    let (pod, container) = (&nest.0[1].0, &nest.0[0].0);
+    for dir in [pod, container] {
+        write_text(&dir.join("cpuset.mems"), "0").unwrap();
+        write_text(&dir.join("cpuset.cpus"), online.trim()).unwrap();
+    }
+    // v1 refuses to narrow what is above; whoever narrows has to begin at the container, and that is seen in its own file.
+    let refused = write_text(&pod.join("cpuset.cpus"), "0");
+    assert_eq!(refused.is_err(), online.trim() != "0", "{refused:?}");
+    for (dir, cpus) in [(container, online.trim()), (container, "0"), (pod, "0")] {
+        write_text(&dir.join("cpuset.cpus"), cpus).unwrap();
+        let state = CpusetFiles::open(&hierarchy, &inner).unwrap().read().unwrap();
+        let held = state.effective_cpus.unwrap_or_default();
+        assert_eq!(Confined::read(&hierarchy, &inner, CpusetFile::Cpus, &state.cpus, &held), None, "{dir:?}");
+        let attainable = Attainable::read(&hierarchy, &inner).cpus;
+        assert_eq!(attainable.map(|cpus| cpus.to_string()).as_deref(), Some(state.cpus.as_str()));
+    }
 }

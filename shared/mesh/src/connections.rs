@@ -30,6 +30,10 @@ const SILENT_PINGS: u32 = 3;
 /// What may be on its way to this process unread, in bytes: of one stream and of one connection.
 const WINDOW: u32 = 1 << 20;
 
+/// Calls of one connection that may have been given up before this process came to them; with more the connection ends. A process
+/// that stood still finds all that was given up meanwhile, from clients that mean no harm and have streams to lose.
+const GIVEN_UP: usize = 1024;
+
 /// What holds for the connections of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -102,6 +106,7 @@ where
         .timer(TokioTimer::new())
         .keep_alive_interval(ping)
         .keep_alive_timeout(ping * ANSWER_PINGS)
+        .max_pending_accept_reset_streams(GIVEN_UP)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW);
     let mut serving = pin!(builder.serve_connection(io, TowerToHyperService::new(router)));

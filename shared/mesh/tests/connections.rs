@@ -148,3 +148,33 @@ async fn a_client_that_stood_still_reconnects_by_itself() {
     drop(asked);
     client.join().unwrap();
 }
+
+#[tokio::test]
+async fn n01_what_was_given_up_while_the_server_stood_still_costs_its_client_no_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let mesh = serve(dir.path(), 256, 600_000);
+    let (opened, is_open) = tokio::sync::oneshot::channel();
+    let (given_up, gave_up) = std::sync::mpsc::channel();
+    let run_dir = dir.path().to_owned();
+    let client = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut health = HealthClient::new(connect(&run_dir, "orm"));
+            let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+            watch.message().await.unwrap().unwrap();
+            opened.send(()).unwrap();
+            for _ in 0..100 {
+                let asked = health.check(HealthCheckRequest::default());
+                let _ = timeout(Duration::from_millis(5), asked).await;
+            }
+            given_up.send(()).unwrap();
+            timeout(LIMIT, watch.message()).await.expect("something is told").map(|told| told.is_some())
+        })
+    });
+    is_open.await.unwrap();
+    // The server shares this thread: it stands still.
+    gave_up.recv().unwrap();
+    drop(mesh.readiness.condition("runtime", "start the runtime"));
+    let told = tokio::task::spawn_blocking(|| client.join().unwrap()).await.unwrap();
+    assert!(told.expect("the stream lives"));
+}

@@ -6,6 +6,8 @@
 pub struct NriConfig {
     /// NRI is on (containerd: `disable = false`, CRI-O: `enable_nri = true`), or off.
     pub enabled: Option<bool>,
+    /// containerd's list of plugins that it does not load (`disabled_plugins`) names NRI's, and no section turns it on again.
+    pub is_unloaded: bool,
     /// Plugins that are not the runtime's own may connect.
     pub connections: Option<bool>,
     /// The socket.
@@ -26,18 +28,21 @@ pub struct NriConfig {
 /// The section of containerd's files.
 const CONTAINERD: &str = "io.containerd.nri.v1.nri";
 
-/// Keys that mean NRI wherever they stand.
-const KEYS: [&str; 9] = [
-    "disable_connections",
-    "plugin_registration_timeout",
-    "plugin_request_timeout",
+/// Keys that mean NRI wherever they stand, in containerd's words.
+const KEYS_OF_CONTAINERD: [&str; 4] =
+    ["disable_connections", "plugin_registration_timeout", "plugin_request_timeout", "plugin_config_path"];
+
+/// The same in CRI-O's.
+const KEYS_OF_CRIO: [&str; 5] = [
     "enable_nri",
     "nri_listen",
     "nri_disable_connections",
     "nri_plugin_registration_timeout",
     "nri_plugin_request_timeout",
-    "plugin_config_path",
 ];
+
+/// Parts of a key below which inline tables are not followed.
+const DEEPEST: usize = 16;
 
 /// Characters of a faulty line that are kept.
 const SHOWN: usize = 80;
@@ -65,6 +70,9 @@ impl NriConfig {
 
     fn take(&mut self, at: &[String], value: &str) {
         let Some((key, section)) = at.split_last() else { return };
+        if let Some(pairs) = value.strip_prefix('{').and_then(|value| value.strip_suffix('}')) {
+            return self.take_table(at, pairs);
+        }
         let of_containerd = section.last().is_some_and(|last| last == CONTAINERD);
         let of_crio = section == ["crio", "nri"];
         let is_flag = match key.as_str() {
@@ -81,7 +89,7 @@ impl NriConfig {
             self.faults.push(format!("{key} = {}", value.chars().take(SHOWN).collect::<String>()));
         }
         match key.as_str() {
-            "disable" if of_containerd => self.enabled = flag().map(|off| !off),
+            "disable" if of_containerd => self.enabled = flag().map(|off| !off && !self.is_unloaded),
             "enable_nri" if of_crio => self.enabled = flag(),
             "disable_connections" if of_containerd => self.connections = flag().map(|off| !off),
             "nri_disable_connections" if of_crio => self.connections = flag().map(|off| !off),
@@ -91,39 +99,81 @@ impl NriConfig {
             "nri_plugin_registration_timeout" if of_crio => self.registration_timeout = text(value),
             "plugin_request_timeout" if of_containerd => self.request_timeout = text(value),
             "nri_plugin_request_timeout" if of_crio => self.request_timeout = text(value),
-            "disabled_plugins" if section.is_empty() && value.contains(CONTAINERD) => {
-                self.enabled = Some(false)
+            "disabled_plugins" if section.is_empty() && texts(value).iter().any(|id| id == CONTAINERD) => {
+                self.is_unloaded = true;
+                self.enabled = Some(false);
             }
             "imports" if section.is_empty() => self.imports.extend(texts(value)),
-            key if KEYS.contains(&key) && !of_containerd && !of_crio => {
+            key if (KEYS_OF_CONTAINERD.contains(&key) && !of_containerd)
+                || (KEYS_OF_CRIO.contains(&key) && !of_crio) =>
+            {
                 self.misplaced.push(format!("[{}] {key}", section.join(".")));
             }
             _ => {}
         }
     }
+
+    /// An inline table: the same as a section with these lines.
+    fn take_table(&mut self, at: &[String], pairs: &str) {
+        if at.len() >= DEEPEST {
+            return;
+        }
+        for pair in parts(pairs) {
+            match pair.split_once('=').filter(|(key, value)| is_pair(key, value.trim())) {
+                Some((key, value)) => {
+                    let at: Vec<String> = at.iter().cloned().chain(path(key)).collect();
+                    self.take(&at, value.trim());
+                }
+                None => self.faults.push(pair.chars().take(SHOWN).collect()),
+            }
+        }
+    }
 }
 
-/// Milliseconds of a duration as Go writes it ("2s", "1m30s", "500ms"); `None` for anything else.
+/// Milliseconds of a duration as Go writes it ("2s", "1m30s", "1.5s", "100us"), the begun one counted whole; `None` for anything
+/// else.
 pub fn millis(duration: &str) -> Option<u64> {
-    let mut total: u64 = 0;
+    let mut total: u128 = 0;
     let mut rest = duration.trim();
+    rest = rest.strip_prefix('+').unwrap_or(rest);
+    if rest == "0" {
+        return Some(0);
+    }
     if rest.is_empty() {
         return None;
     }
     while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let digits = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
         let (number, after) = rest.split_at_checked(digits)?;
-        let letters = after.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let letters = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
         let (unit, next) = after.split_at_checked(letters)?;
         let scale = match unit {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
+            "ns" => 1,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
             _ => return None,
         };
-        total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(scale)?)?;
+        total = total.checked_add(nanos(number, scale)?)?;
         rest = next;
+    }
+    u64::try_from(total.div_ceil(1_000_000)).ok()
+}
+
+/// A decimal number of units, each of `scale` nanoseconds.
+fn nanos(number: &str, scale: u128) -> Option<u128> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+        return None;
+    }
+    let whole = if whole.is_empty() { 0 } else { u128::from(whole.parse::<u64>().ok()?) };
+    let mut total = whole.checked_mul(scale)?;
+    let mut place = scale;
+    for digit in fraction.bytes() {
+        place /= 10;
+        total = total.checked_add(place.checked_mul(u128::from(digit.wrapping_sub(b'0')))?)?;
     }
     Some(total)
 }
@@ -231,7 +281,26 @@ fn text(value: &str) -> Option<String> {
 }
 
 fn texts(value: &str) -> Vec<String> {
-    value.trim_start_matches('[').trim_end_matches(']').split(',').filter_map(|v| text(v.trim())).collect()
+    let list = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')).unwrap_or(value);
+    parts(list).into_iter().filter_map(text).collect()
+}
+
+/// What stands between commas that are not within quotes or brackets.
+fn parts(list: &str) -> Vec<&str> {
+    let mut quote = None;
+    let mut depth = 0_i32;
+    let is_comma = |c: char| {
+        match (c, quote) {
+            ('"' | '\'', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            ('[' | '{', None) => depth = depth.saturating_add(1),
+            (']' | '}', None) => depth = depth.saturating_sub(1),
+            (',', None) => return depth == 0,
+            _ => {}
+        }
+        false
+    };
+    list.split(is_comma).map(str::trim).filter(|part| !part.is_empty()).collect()
 }
 
 #[cfg(test)]
@@ -267,6 +336,40 @@ mod tests {
     }
 
     #[test]
+    fn a_plugin_that_is_not_loaded_is_off_whatever_its_section_says() {
+        let list = "disabled_plugins = [\"io.containerd.nri.v1.nri\"]\n";
+        let section = "[plugins.\"io.containerd.nri.v1.nri\"]\ndisable = false\n";
+        for files in [[list, section], [section, list]] {
+            let mut config = NriConfig::default();
+            files.iter().for_each(|file| config.read(file));
+            assert_eq!((config.enabled, config.is_unloaded), (Some(false), true), "{files:?}");
+        }
+        let others = read("disabled_plugins = ['io.containerd.nri.v1.nri2', 'cri']\n");
+        assert_eq!((others.enabled, others.is_unloaded), (None, false));
+    }
+
+    #[test]
+    fn inline_tables_are_sections_too() {
+        for text in [
+            "[plugins]\n\"io.containerd.nri.v1.nri\" = { disable = true, socket_path = \"/a,b.sock\" }\n",
+            "plugins = { 'io.containerd.nri.v1.nri' = { disable = true, socket_path = '/a,b.sock' }, x = [1, 2] }\n",
+        ] {
+            let config = read(text);
+            assert_eq!(
+                (config.enabled, config.socket.as_deref()),
+                (Some(false), Some("/a,b.sock")),
+                "{text}"
+            );
+            assert_eq!(config.faults, [""; 0], "{text}");
+        }
+        let config = read("[crio]\nnri = { enable_nri = true }\nruntime = {}\n");
+        assert_eq!((config.enabled, config.faults.len()), (Some(true), 0));
+        assert_eq!(read("[plugins]\nx = { disable }\n").faults, ["disable"]);
+        let deep = format!("a = {}1{}\n", "{ b = ".repeat(50_000), "}".repeat(50_000));
+        assert_eq!(read(&deep).enabled, None);
+    }
+
+    #[test]
     fn crio_says_it_with_its_own_words_and_a_later_file_wins() {
         let mut config = read("[crio.nri]\nenable_nri = false\nnri_listen = \"/a.sock\"\n");
         config.read("[crio]\n[crio.nri]\nenable_nri = true\nnri_plugin_registration_timeout = \"1m5s\"\n");
@@ -282,6 +385,10 @@ mod tests {
         assert_eq!(config.misplaced, ["[plugins.io.containerd.grpc.v1.cri] plugin_request_timeout"]);
         assert_eq!((config.enabled, config.request_timeout), (None, None));
         assert_eq!(read(""), NriConfig::default());
+        let config = read("[plugins.'io.containerd.nri.v1.nri']\nnri_plugin_request_timeout = '9s'\n");
+        assert_eq!(config.misplaced, ["[plugins.io.containerd.nri.v1.nri] nri_plugin_request_timeout"]);
+        let config = read("[crio.nri]\nplugin_request_timeout = '9s'\nnri_plugin_request_timeout = '9s'\n");
+        assert_eq!(config.misplaced, ["[crio.nri] plugin_request_timeout"]);
     }
 
     #[test]
@@ -304,8 +411,22 @@ mod tests {
 
     #[test]
     fn durations_are_gos() {
-        assert_eq!(millis("500ms"), Some(500));
-        for bad in ["", "5", "s", "5x", "-1s", "99999999999999999999s"] {
+        for (written, ms) in [
+            ("500ms", 500),
+            ("1.5s", 1_500),
+            ("100us", 1),
+            ("2500\u{b5}s", 3),
+            ("1ns", 1),
+            ("1h2m", 3_720_000),
+            ("1m0.25s", 60_250),
+            (".5s", 500),
+            ("+2.s", 2_000),
+            ("0", 0),
+            ("0s", 0),
+        ] {
+            assert_eq!(millis(written), Some(ms), "{written}");
+        }
+        for bad in ["", "5", "s", "5x", "-1s", ".s", "1.2.3s", "1..5s", "1s 2s", "99999999999999999999s"] {
             assert_eq!(millis(bad), None, "{bad}");
         }
     }

@@ -16,7 +16,7 @@ use crate::server::{Call, Inbox};
 use crate::status::{Code, Status};
 
 /// Calls of the peer that may wait for the handler. A correct runtime has one in flight; one that tells a burst of events at once
-/// must not lose the connection over it.
+/// must not lose the connection, nor any of them, over it: what does not fit stays in the socket until there is room.
 pub const INBOX: usize = 4096;
 
 /// Bytes in which they may wait together: the largest message always fits an empty inbox.
@@ -186,15 +186,19 @@ struct Router {
 // === impl Router ===
 
 impl Router {
-    /// Hands a message on without ever waiting.
-    fn route(&self, message: Incoming) -> Result<(), TrunkError> {
+    /// Hands a message on. Only a call waits, for room: the handler, which never waits for the reader, makes it, and a refusal
+    /// would be the answer to a pod that nobody has looked at.
+    async fn route(&self, message: Incoming) -> Result<(), TrunkError> {
         let stream = message.header.stream;
         match (message.header.kind, message.conn == self.serves) {
-            (Kind::Request, true) => match self.keep(stream, message.body) {
-                true => Ok(()),
-                false => {
-                    self.refuse(message.conn, stream, Code::ResourceExhausted, "too many calls in flight")
-                }
+            (Kind::Request, true) => match self.keep(stream, message.body).await {
+                Some(()) => Ok(()),
+                None => self.refuse(
+                    message.conn,
+                    stream,
+                    Code::ResourceExhausted,
+                    "nobody answers calls any more",
+                ),
             },
             (Kind::Request, false) => self.refuse(
                 message.conn,
@@ -213,11 +217,11 @@ impl Router {
         }
     }
 
-    /// Puts a call where the handler finds it; false: there is no room for it.
-    fn keep(&self, stream: u32, body: Vec<u8>) -> bool {
-        let bytes = u32::try_from(body.len()).ok();
-        let room = bytes.and_then(|bytes| Arc::clone(&self.room).try_acquire_many_owned(bytes).ok());
-        room.is_some_and(|room| self.inbox.try_send(Call { stream, body, _room: room }).is_ok())
+    /// Puts a call where the handler finds it, as soon as there is room for it; `None`: nobody takes calls any more.
+    async fn keep(&self, stream: u32, body: Vec<u8>) -> Option<()> {
+        let bytes = u32::try_from(body.len()).ok()?;
+        let room = Arc::clone(&self.room).acquire_many_owned(bytes).await.ok()?;
+        self.inbox.send(Call { stream, body, _room: room }).await.ok()
     }
 
     fn refuse(&self, conn: ConnId, stream: u32, code: Code, why: &str) -> Result<(), TrunkError> {
@@ -241,7 +245,7 @@ async fn read(mut socket: impl AsyncRead + Unpin, router: &Router) -> TrunkError
             match demux.push(&mut bytes) {
                 Ok(None) => break,
                 Ok(Some(message)) => {
-                    if let Err(reason) = router.route(message) {
+                    if let Err(reason) = router.route(message).await {
                         return reason;
                     }
                 }

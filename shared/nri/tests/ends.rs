@@ -194,11 +194,13 @@ async fn a_handler_that_hangs_blocks_nothing_but_its_connection() {
     created.unwrap();
 }
 
-#[tokio::test]
-async fn a_thousand_calls_at_once_wait_for_a_slow_handler_and_the_connection_lives() {
+/// This many events of pods with an annotation of `size` bytes at once, behind a call whose answer takes its time: all are
+/// answered.
+async fn burst(count: usize, size: usize) {
     let hold = Arc::new(Notify::new());
     let recorder = Recorder { hold: Some(hold.clone()), ..Default::default() };
-    let (_plugin, session, _) = pair(recorder.clone(), RuntimeOptions::default());
+    let options = RuntimeOptions { request_timeout: Duration::from_secs(60), ..Default::default() };
+    let (_plugin, session, _) = pair(recorder.clone(), options);
     let session = Arc::new(session);
     let slow = tokio::spawn({
         let session = Arc::clone(&session);
@@ -207,14 +209,16 @@ async fn a_thousand_calls_at_once_wait_for_a_slow_handler_and_the_connection_liv
     while recorder.lines().is_empty() {
         tokio::task::yield_now().await;
     }
-    let events: Vec<_> = (0..1000)
+    let events: Vec<_> = (0..count)
         .map(|n| {
             let session = Arc::clone(&session);
-            tokio::spawn(async move { session.tell(Event::StopPodSandbox, pod(&n.to_string()), None).await })
+            let mut pod = pod(&n.to_string());
+            pod.annotations.insert("as-applied".into(), "x".repeat(size));
+            tokio::spawn(async move { session.tell(Event::StopPodSandbox, pod, None).await })
         })
         .collect();
     // All are on their way, behind the one that is slow.
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(recorder.lines().len(), 1);
     hold.notify_one();
     slow.await.unwrap().unwrap();
@@ -222,7 +226,18 @@ async fn a_thousand_calls_at_once_wait_for_a_slow_handler_and_the_connection_liv
         event.await.unwrap().unwrap();
     }
     assert!(session.end_reason().is_none());
-    assert_eq!(recorder.lines().len(), 1001);
+    assert_eq!(recorder.lines().len(), count + 1);
+}
+
+#[tokio::test]
+async fn a_thousand_calls_at_once_wait_for_a_slow_handler_and_the_connection_lives() {
+    burst(1_000, 0).await;
+}
+
+#[tokio::test]
+async fn what_does_not_fit_the_inbox_waits_in_the_socket_and_nothing_is_refused() {
+    burst(1_000, 20_000).await;
+    burst(oxalyst_nri::trunk::INBOX + 1_000, 0).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,12 +1,12 @@
 //! Machines with more NUMA nodes than sets of them can be tried: what is looked at is bounded, and what comes out is enough.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 
-use oxalyst_planner::plan::{DecidedBy, NativeOption, Refusal, RequestSource};
+use oxalyst_planner::plan::{DecidedBy, NativeOption, Reason, Refusal, RequestSource};
 use oxalyst_planner::pods::{
-    self, Asked, Class, CpuPolicy, Native, Plugins, PodRequest, Request, Role, Rules, State, Told, Trace,
-    placement_of,
+    self, Asked, Class, CpuPolicy, Native, Plugins, PodRequest, Request, Resize, Role, Rules, State, Told,
+    Trace, placement_of,
 };
-use oxalyst_planner::topology_manager::{OFFERED_SETS, Policy};
+use oxalyst_planner::topology_manager::{Hint, Nodes, OFFERED_SETS, Policy, merge};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Cpu, CpuSet, Machine, NumaNode};
 use oxalyst_units::{Bytes, MilliCpu};
@@ -127,4 +127,65 @@ fn more_nodes_than_can_be_merged_are_refused_whatever_is_asked_for() {
         let refusal = admit(&state, &machine, &rules("restricted", native), &asked).unwrap_err();
         assert!(refusal.message.contains("70 NUMA nodes, at most 64"), "{}", refusal.message);
     }
+}
+
+const BOUND: &[(&str, &str)] = &[("numa_binding", "true")];
+
+#[test]
+fn under_none_bound_pods_are_placed_on_more_nodes_than_can_be_merged() {
+    let machine = machine(70, 70);
+    let rules = rules("none", None);
+    let empty = State::new(&machine, CpuSet::new());
+    let (state, cpus, mems, _) = admit(&empty, &machine, &rules, &pod("a", BOUND, 1, 9)).unwrap();
+    assert_eq!((cpus, mems), (1, 1));
+    // There are CPUs on the first node as well, and not the memory.
+    let (state, cpus, mems, longest) = admit(&state, &machine, &rules, &pod("b", BOUND, 3, 5)).unwrap();
+    assert_eq!((cpus, mems, longest), (3, 1, 70));
+    let own = placement_of(&state, &machine, "b").unwrap().containers.remove(0);
+    assert_eq!((machine.nodes_of(&own.cpus), own.mems.to_string().as_str()), (own.mems.clone(), "1"));
+    let (state, cpus, mems, longest) =
+        admit(&state, &machine, &rules, &pod("c", EXCLUSIVE, 4 * 34, 10 * 34)).unwrap();
+    assert!(longest <= OFFERED_SETS + 1, "{longest}");
+    assert_eq!((cpus, mems), (4 * 34, 34));
+    let mut shared = pod("s", BOUND, 2, 2);
+    let Request::Admit(asked) = &mut shared else { panic!("admits pods") };
+    asked.qos = QosLevel::Shared;
+    let (state, _, mems, _) = admit(&state, &machine, &rules, &shared).unwrap();
+    assert_eq!(mems, 1);
+    let grow = |cpu, gib: u64| {
+        let resize = Resize {
+            uid: "b".into(),
+            container: "main".into(),
+            cpu: Some(MilliCpu(cpu)),
+            limit: None,
+            memory: Some(Bytes(gib * GIB)),
+        };
+        pods::plan(&state, &machine, &rules, &Request::Resize(resize))
+    };
+    let grown = placement_of(&grow(4000, 9).unwrap().after, &machine, "b").unwrap().containers.remove(0);
+    assert_eq!((grown.cpus.len(), grown.mems.to_string().as_str()), (4, "1"));
+    for refusal in [
+        grow(5000, 9).unwrap_err(),
+        grow(4000, 12).unwrap_err(),
+        admit(&state, &machine, &rules, &pod("d", BOUND, 5, 1)).unwrap_err(),
+        admit(&state, &machine, &rules, &pod("d", BOUND, 1, 11)).unwrap_err(),
+    ] {
+        assert_eq!(refusal.reason, Reason::Insufficient, "{refusal}");
+    }
+}
+
+#[test]
+fn without_merging_the_set_that_the_fewest_cannot_have_wins() {
+    let on = |node: u32, preferred| Hint::on([node].into_iter().collect(), preferred);
+    let best = |lists: &[(&str, Vec<Hint>)]| {
+        let provider = lists.iter().map(|(name, hints)| ((*name).to_owned(), Some(hints.clone()))).collect();
+        merge(&Policy::InCommon, &Nodes::of(&machine(70, 70)), &[provider]).unwrap().hint("memory")
+    };
+    let cpu = || ("cpu", vec![on(3, false), on(66, true), on(68, true), on(69, true)]);
+    assert_eq!(best(&[cpu()]), on(66, true));
+    assert_eq!(best(&[cpu(), ("memory", vec![on(69, true), on(68, false)])]), on(69, true));
+    assert_eq!(best(&[cpu(), ("memory", vec![on(3, true), on(68, false)])]), on(3, false));
+    assert_eq!(best(&[cpu(), ("memory", vec![Hint::anywhere(true)])]), on(66, true));
+    assert_eq!(best(&[cpu(), ("memory", vec![on(1, true)])]), on(66, false), "they have none in common");
+    assert_eq!(best(&[("cpu", vec![Hint::anywhere(true)])]), Hint::anywhere(true));
 }

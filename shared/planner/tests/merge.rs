@@ -135,6 +135,7 @@ fn oracle(policy: &Policy, all: &NumaMask, closest: Option<&Machine>, providers:
     };
     match policy {
         Policy::None => Merged { admit: true, best: Some(BTreeMap::new()) },
+        Policy::InCommon => panic!("has no product"),
         Policy::BestEffort => for_all(best_of_product(all, closest, &lists), true),
         Policy::Restricted => {
             let best = best_of_product(all, closest, &lists);
@@ -428,7 +429,7 @@ fn every_hint(nodes: &NumaMask, preferred: usize) -> Option<Vec<Hint>> {
 }
 
 #[test]
-fn a24_sixteen_nodes_with_every_mask_of_three_resources() {
+fn a24_k26_sixteen_nodes_with_every_mask_of_three_resources() {
     let all: NumaMask = (0..16).collect();
     let of = |preferred: [usize; 3]| -> Provider {
         let names = ["cpu", "memory", "net"].map(str::to_owned);

@@ -6,7 +6,7 @@ use oxalyst_planner::{
     plan::{Flag, NativeOption, Refusal},
     pods::{
         Asked, Class, CpuPolicy, Native, Plan, PodRequest, Request, Resize, Role, Rules, State, Told,
-        free_per_node, placements, plan, pools, record,
+        free_per_node, placements, plan, pools, record, shown_pools,
     },
     policy::{Options, Preference},
     topology_manager::{Policy, Scope},
@@ -279,6 +279,7 @@ fn sound(world: &World) -> Result<(), TestCaseError> {
     let machine = world.rules.confine(&whole);
     let sets = sets(&world.state, &machine);
     let pools = pools(&world.state, &machine);
+    shown(&world.state, &machine)?;
     let mut owned = CpuSet::new();
     for ((uid, name), (cpus, own)) in &sets {
         prop_assert!(!cpus.is_empty(), "{uid}/{name} has no CPU");
@@ -331,6 +332,33 @@ fn sound(world: &World) -> Result<(), TestCaseError> {
     prop_assert_eq!(&read, &world.state);
     let again = plan(&world.state, &whole, &world.rules, &Request::TakeUp { reserved: None }).unwrap();
     prop_assert_eq!(&again.after, &world.state, "the same machine again changes something");
+    Ok(())
+}
+
+/// What is told of the pools.
+fn shown(state: &State, machine: &Machine) -> Result<(), TestCaseError> {
+    let held = state.cpus.exclusive();
+    let shown = shown_pools(state, machine);
+    for name in ["share", "reclaim", "reserve", "system"] {
+        prop_assert!(shown.iter().any(|pool| pool.name == name), "{name} is not told");
+    }
+    for pool in shown {
+        prop_assert!(pool.cpus.is_subset(machine.online()), "{}: {}", pool.name, pool.cpus);
+        let is_own = pool.name == "system";
+        prop_assert!(
+            is_own || pool.cpus.is_disjoint(&held),
+            "{}: {} and {held} is held",
+            pool.name,
+            pool.cpus
+        );
+        let is_isolated = !pool.cpus.is_disjoint(&machine.isolated().clone());
+        prop_assert!(
+            is_own || pool.name == "reserve" || !is_isolated,
+            "{}: {} is isolated",
+            pool.name,
+            pool.cpus
+        );
+    }
     Ok(())
 }
 
@@ -407,6 +435,40 @@ proptest! {
         prop_assert_eq!(&world.state.memory, &before.memory);
         prop_assert_eq!(pools(&world.state, &machine), pools(&before, &machine));
         prop_assert!(world.records.keys().all(|key| !key.starts_with("allocation/")));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+    #[test]
+    fn on_one_node_a_single_node_is_all_nodes(
+        rules in rules(),
+        events in prop::collection::vec(event(), 1..16),
+    ) {
+        let kind = Kind::Plain;
+        let (state, _) = record::load(std::iter::empty(), &machine(kind, MEMORY, &[]), &rules, CpuSet::new());
+        let of = |topology| World {
+            kind,
+            rules: Rules { topology, ..rules.clone() },
+            memory: MEMORY,
+            offline: Vec::new(),
+            state: state.clone(),
+            records: BTreeMap::new(),
+            now: 0,
+        };
+        let mut worlds = [of(Policy::SingleNumaNode), of(Policy::Restricted)];
+        for event in &events {
+            for world in &mut worlds {
+                let request = world.request(event);
+                if let Ok(plan) = plan(&world.state, &world.machine(), &world.rules, &request) {
+                    world.hold(plan);
+                }
+            }
+            let placed = worlds.each_ref().map(|world| placements(&world.state, &world.rules.confine(&world.machine())));
+            let bound = |uid: &String| worlds[0].state.pods.get(uid).is_some_and(|pod| pod.qos != QosLevel::Reclaimed);
+            let [one, all] = placed.map(|mut placed| { placed.retain(|uid, _| bound(uid)); placed });
+            prop_assert_eq!(one, all);
+        }
     }
 }
 

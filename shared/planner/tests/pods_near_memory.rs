@@ -193,6 +193,19 @@ fn nodes_that_a_pod_has_for_itself_are_never_used() {
     node.admit(pod("a", &[], vec![asked("main", 1, 20, 0)]));
     assert_eq!(node.taken()[0], 0);
     assert!(node.plan(&Request::Admit(pod("b", &[], vec![asked("main", 1, 5, 0)]))).is_err());
+    // Nor by one that is resized, whose spec comes late, or whose memory has gone from where it was.
+    assert!(node.resize("a", "main", None, Some(25)).is_err());
+    let mut late = pod("c", &[], vec![asked(pods::ALL, 1, 0, 0)]);
+    late.told.request = Some(MilliCpu::cpus(1));
+    node.admit(late);
+    let spec = pod("c", &[], vec![asked("main", 1, 6, 0)]);
+    let refined = pods::refine(&node.state, &node.machine, &node.rules, &spec);
+    node.hold(refined);
+    node.becomes(machine([8, 2, 8, 8], [4; 4]));
+    assert!(node.is_short("c") && node.taken()[0] == 0, "{:?}", node.taken());
+    for uid in ["a", "c"] {
+        assert!(node.mems(uid).iter().all(|mems| !mems.contains('0')), "{uid}: {:?}", node.mems(uid));
+    }
 }
 
 #[test]
@@ -376,6 +389,21 @@ fn sound(node: &Node) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// What pods that are bound to no node have been accounted on nodes that another pod has for itself, by pod, node and resource.
+fn on_others(node: &Node) -> BTreeMap<(String, u32, Resource), Bytes> {
+    let alone = node.state.memory.exclusive();
+    let near = node.state.memory.containers.iter().filter(|(_, own)| !own.wishes.numa_binding());
+    let mut lies = BTreeMap::new();
+    for (id, own) in near {
+        for (resource, taken) in &own.taken {
+            for (on, bytes) in taken.iter().filter(|(on, _)| alone.contains(**on)) {
+                lies.insert((id.pod.to_string(), *on, *resource), *bytes);
+            }
+        }
+    }
+    lies
+}
+
 fn pages(node: &Node, on: u32) -> u64 {
     node.machine.node(on).unwrap().huge_pages.get(&Bytes(PAGE)).copied().unwrap_or_default().0
 }
@@ -397,7 +425,8 @@ proptest! {
         let mut node = Node::new(machine([8; 4], [4; 4]));
         for (uid, event) in events {
             let uid = uid.to_string();
-            let before = accounted(&node.state);
+            let before_alone = node.state.memory.exclusive();
+            let (before, lay) = (accounted(&node.state), on_others(&node));
             let outcome = match event {
                 Event::Admit(_, _) if node.state.pods.contains_key(&uid) => continue,
                 Event::Admit(kind, containers) => {
@@ -432,6 +461,11 @@ proptest! {
                 node.hold(plan);
             }
             sound(&node)?;
+            // What lay there before a pod came that has the node for itself stays; nothing comes to it.
+            for (at, bytes) in on_others(&node) {
+                let had = before_alone.contains(at.1).then(|| lay.get(&at).copied().unwrap_or_default());
+                prop_assert!(had.is_none_or(|had| bytes <= had), "{} of {:?} on {}, which is another pod's", bytes, at.0, at.1);
+            }
         }
     }
 }

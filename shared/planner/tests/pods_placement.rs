@@ -8,6 +8,7 @@ mod pods_support;
 use oxalyst_planner::plan::{Flag, NumaFree, Reason, Rule};
 use oxalyst_planner::pods::{SandboxRequest, free_per_node, shown_pools};
 use oxalyst_qos::QosLevel;
+use oxalyst_topology::CpuSet;
 use pods_support::*;
 use std::collections::BTreeSet;
 
@@ -74,6 +75,27 @@ fn without_other_pods_all_cpus_may_be_exclusive() {
         let refusal = node.refusal(&request);
         assert_eq!(refusal.reason, Reason::Insufficient, "{refusal}");
     }
+}
+
+#[test]
+fn a_pool_without_pods_and_without_a_cpu_for_them_is_empty() {
+    let mut node = Node::reserving(two_cpus(), "");
+    node.admit(&dedicated("d1", 1));
+    node.admit(&dedicated("d2", 1));
+    assert_eq!((node.pool("share"), node.pool("reclaim")), (CpuSet::new(), CpuSet::new()));
+    node.release("d2", "d2-1");
+    assert_eq!(node.pool("share"), set("1"));
+
+    let mut node = Node::reserving(two_cpus(), "0");
+    node.admit(&dedicated("d", 1));
+    assert_eq!(
+        (node.pool("share"), node.pool("reserve")),
+        (CpuSet::new(), set("0")),
+        "reserved CPUs are no substitute"
+    );
+
+    let node = Node::new(sixteen_cpus().with_isolated(&set("0-15")));
+    assert_eq!((node.pool("share"), node.pool("system")), (CpuSet::new(), set("0-15")));
 }
 
 #[test]

@@ -10,10 +10,11 @@ use oxalyst_planner::pods::{
     self, ALL, Asked, Class, CpuPolicy, Native, Plan, PodRequest, Refusal, Request, Resize, Role, Rules,
     SandboxRequest, Told, admit_spec, placement_of, placements, refine,
 };
+use oxalyst_planner::topology_manager::Policy;
 use oxalyst_qos::{QosLevel, enhancements};
 use oxalyst_topology::CpuSet;
 use oxalyst_units::{Bytes, MilliCpu};
-use pods_support::{Node, bound, dedicated, in_sandbox, pod, shared, sixteen_cpus};
+use pods_support::{Node, annotated, bound, dedicated, in_sandbox, pod, shared, sixteen_cpus};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -176,6 +177,62 @@ fn a_pod_known_by_its_total_is_resized_by_its_total() {
     assert_eq!(node.placement("d").cpus, before);
     let refusal = resized(&node, "d", ALL, 40_000).unwrap_err();
     assert_eq!(refusal.reason, Reason::Insufficient);
+    let ends = "asks for 40 CPUs; with the 2 that it has it could have 16 on NUMA nodes without exclusive and bound shared pods";
+    assert!(refusal.message.ends_with(ends), "16 are not on its NUMA node alone: {}", refusal.message);
+    node.admit(&bound(dedicated("b", 2)));
+    let refusal = resized(&node, "b", ALL, 40_000).unwrap_err();
+    let ends = "asks for 40 CPUs; with the 2 that it has it could have 2 on NUMA node(s) 0";
+    assert!(refusal.message.ends_with(ends), "{}", refusal.message);
+}
+
+#[test]
+fn a_refusal_tells_what_the_set_would_be_as_large_as() {
+    let node = Node::new(sixteen_cpus());
+    let apps = vec![asked("main", Role::App, 20_000), asked("side", Role::App, 1500)];
+    let of_both = spec(&pod("d", "dedicated_cores", Some(21_500)), apps);
+    let refusal = admit_spec(&node.state, &node.machine, &node.rules, &of_both).unwrap_err();
+    let starts =
+        "20 CPUs of its own are needed (request 21.5 CPUs, of which 20 CPUs count for it), 16 CPUs are free";
+    assert!(refusal.message.starts_with(starts), "{}", refusal.message);
+    assert_eq!(refusal.asked, Some(MilliCpu(21_500)));
+    // Without a request of the main container the total counts.
+    let apps = vec![asked("main", Role::App, 0), asked("side", Role::App, 21_500)];
+    let of_one = spec(&pod("d", "dedicated_cores", Some(21_500)), apps);
+    let refusal = admit_spec(&node.state, &node.machine, &node.rules, &of_one).unwrap_err();
+    assert!(
+        refusal.message.starts_with("22 CPUs of its own are needed (request 21.5 CPUs), "),
+        "{}",
+        refusal.message
+    );
+    let refusal = admit_spec(&native().state, &node.machine, &native().rules, &of_both).unwrap_err();
+    assert!(refusal.message.starts_with(starts), "{}", refusal.message);
+}
+
+#[test]
+fn what_cannot_be_distributed_evenly_is_insufficient_and_not_misunderstood() {
+    let policies = ["none", "best-effort", "restricted", "numeric"];
+    for topology in
+        policies.map(|name| Policy::named(name, &["cpu".to_owned(), "memory".to_owned()]).unwrap())
+    {
+        let mut node = Node::new(sixteen_cpus());
+        node.rules.topology = topology;
+        let evenly = |uid: &str, milli| {
+            let wishes =
+                r#"{"numa_binding": "true", "numa_number": "2", "distribute_evenly_across_numa": "true"}"#;
+            annotated(
+                pod(uid, "dedicated_cores", Some(milli)),
+                "katalyst.kubewharf.io/memory_enhancement",
+                wishes,
+            )
+        };
+        let refusal = node.refusal(&evenly("d", 2500));
+        assert_eq!(refusal.reason, Reason::Insufficient, "{refusal}");
+        let ends = "2500m CPUs are asked for, and 3 cannot be distributed evenly over the 2 NUMA nodes 0-1";
+        assert!(refusal.message.ends_with(ends), "{refusal}");
+        node.admit(&evenly("e", 4000));
+        let refusal = resized(&node, "e", ALL, 4500).unwrap_err();
+        assert_eq!(refusal.reason, Reason::Insufficient, "{refusal}");
+    }
 }
 
 #[test]
@@ -191,6 +248,31 @@ fn a_shared_pod_is_resized_once_it_has_joined_its_pool() {
     let plan = resized(&node, "s", ALL, 4000).unwrap();
     node.hold(plan);
     assert_eq!(node.placement("s").request, Some(MilliCpu(4000)));
+}
+
+#[test]
+fn ramp_up_bars_a_resize_of_shared_pods_that_are_not_bound_and_of_no_other() {
+    let mut node = Node::new(sixteen_cpus());
+    let of = |uid, level| pod(uid, level, Some(1000));
+    let pods = [
+        of("shared", "shared_cores"),
+        bound(of("bound", "shared_cores")),
+        of("own", "dedicated_cores"),
+        bound(of("own-bound", "dedicated_cores")),
+        of("reclaimed", "reclaimed_cores"),
+        of("system", "system_cores"),
+    ];
+    for request in &pods {
+        node.admit(request);
+    }
+    for uid in pods.iter().map(|request| &request.pod_uid) {
+        let barred = pods::is_ramping_up(&node.state, uid, ALL);
+        assert_eq!(
+            (barred, resized(&node, uid, ALL, 2000).is_err()),
+            (uid == "shared", uid == "shared"),
+            "{uid}"
+        );
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use oxalyst_planner::pods::{
     Asked, Class, CpuPolicy, KnownPod, Native, Role, Rules, SandboxRequest, Told, placements, record,
     take_over,
 };
-use oxalyst_planner::policy::Wishes;
+use oxalyst_planner::policy::{INTERRUPT, Wishes};
 use oxalyst_planner::topology_manager::Policy;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::CpuSet;
@@ -82,6 +82,61 @@ fn l9_a_bound_pod_whose_cpus_lie_on_other_nodes_than_it_may_have_says_so() {
         assert_eq!(spans(&node, "d"), *expected, "{cpus} {wishes:?}");
         assert!(node.placement("d").flags.contains(&Flag::OnReserved));
     }
+}
+
+#[test]
+fn cpus_kept_for_interrupts_later_stay_with_the_set_that_has_them_and_nobody_else_runs_there() {
+    for native in [false, true] {
+        let mut node = Node::new(sixteen_cpus());
+        if native {
+            node.rules.cpu_policy = CpuPolicy::Native(Native::default());
+        }
+        let known = [placed_before("d", "0,8", &[]), placed_before("e", "1", &[])];
+        let plan = take_over(&node.state, &node.machine, &node.rules, &known);
+        node.hold(plan);
+        assert!(node.placement("d").flags.is_empty());
+        // As a start with another setting has it.
+        node.state.cpus.pools.insert(INTERRUPT.to_owned(), set("8-9"));
+        let before = node.state.clone();
+        node.machine = node.machine.with_isolated(&set("8-9"));
+        node.replan();
+        assert_eq!(node.cpus("d"), "0,8", "it keeps what it has");
+        assert_eq!(node.placement("d").flags, BTreeSet::from([Flag::OnReserved]));
+        assert!(node.placement("e").flags.is_empty());
+        assert_eq!(node.pool(INTERRUPT), set("9"));
+        if !native {
+            let named = r#"{"cpuset_pool":"interrupt"}"#;
+            let irq = pod("irq", "system_cores", Some(100));
+            node.admit(&annotated(irq, "katalyst.kubewharf.io/cpu_enhancement", named));
+            let placed = node.placement("irq");
+            assert_eq!((placed.cpus.to_string(), placed.flags), ("9".to_owned(), BTreeSet::new()));
+        }
+        node.release("d", "d-1");
+        assert_eq!(node.pool(INTERRUPT), set("8-9"));
+        // Whoever is told of what changes is told of the flag.
+        let again = oxalyst_planner::pods::replan(&before, &node.machine, &node.rules);
+        assert!(!again.after.cpus.pool(INTERRUPT).is_empty());
+    }
+}
+
+#[test]
+fn a_system_pod_does_not_run_on_the_set_of_another_where_its_pool_has_become_reserved_since() {
+    let mut node = Node::new(sixteen_cpus());
+    node.admit(&dedicated("d", 2));
+    let named = r#"{"cpuset_pool":"reserve"}"#;
+    node.state.cpus.reserved = set("0-1,8");
+    node.replan();
+    let system = |uid: &str| {
+        annotated(pod(uid, "system_cores", Some(100)), "katalyst.kubewharf.io/cpu_enhancement", named)
+    };
+    node.admit(&system("s"));
+    assert_eq!((node.cpus("d"), node.cpus("s")), ("0,8".to_owned(), "1".to_owned()));
+    // Nothing of the pool is left: all CPUs, as one that names no pool.
+    node.state.cpus.reserved = set("0,8");
+    node.replan();
+    let placed = node.placement("s");
+    assert_eq!((placed.cpus.to_string(), placed.pool.as_deref()), ("0-15".to_owned(), Some("system")));
+    assert!(placed.flags.contains(&Flag::PoolUnknown));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::findings::finding;
 use crate::roster::Trouble;
 
 /// Marks that an operator is told of, each with what can be done, the gravest first. One that is being created is as it should be.
-const MARKS: [(&str, &str); 5] = [
+const MARKS: [(&str, &str); 6] = [
     ("unpinned", "see whether the orm is ready: nobody has said where they run"),
     (
         "contended",
@@ -16,6 +16,10 @@ const MARKS: [(&str, &str); 5] = [
     ),
     ("drift", "find who else writes cpusets, of the container or of a cgroup above it"),
     ("not-adjusted", "see the reasons; it is tried again at each comparison"),
+    (
+        "resize-refused",
+        "resize it to what the node has, or create it anew: it has its new limits on the CPUs that it had before",
+    ),
     ("answered-by-policy", "see whether the orm is ready: they started without it"),
 ];
 
@@ -48,6 +52,9 @@ fn part(mark: &str, of: &[&Trouble]) -> String {
         reports if mark == "not-adjusted" && !reports.is_empty() => {
             format!("{} ({})", trouble.container, reports.join("; "))
         }
+        _ if mark == "resize-refused" && !trouble.resize.is_empty() => {
+            format!("{} ({})", trouble.container, trouble.resize)
+        }
         _ => trouble.container.clone(),
     });
     let named = named.collect::<Vec<_>>().join(", ");
@@ -61,7 +68,13 @@ mod tests {
 
     fn trouble(name: &str, marks: &[&str], reports: &[&str]) -> Trouble {
         let owned = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
-        Trouble { container: format!("shop/web/{name}"), marks: owned(marks), reports: owned(reports) }
+        let (marks, reports) = (owned(marks), owned(reports));
+        Trouble {
+            container: format!("shop/web/{name}"),
+            marks,
+            reports,
+            resize: "insufficient: 2 left".into(),
+        }
     }
 
     #[test]
@@ -80,6 +93,13 @@ mod tests {
              1 not-adjusted: shop/web/c (controller cpuset is not available)"
         );
         assert!(found.remedy.contains("who else writes cpusets"), "{found:?}");
+    }
+
+    #[test]
+    fn a_resize_that_was_refused_afterwards_is_told_with_the_reason() {
+        let found = containers(Some(&[trouble("a", &["resize-refused"], &[])]));
+        assert_eq!(found.detail, "1 resize-refused: shop/web/a (insufficient: 2 left)");
+        assert!(found.verdict == "warning" && found.remedy.contains("resize it"), "{found:?}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the host's files say.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -7,19 +8,21 @@ use std::{fs, io};
 use oxalyst_cgroups::{Controller, Hierarchy, Version, is_writable, pod_roots};
 use oxalyst_nri::runtime_config::NriConfig;
 
-/// Where containerd's configuration lies, as distributions ship it. The first that is there counts.
-const CONTAINERD: [&str; 3] = [
-    "etc/containerd/config.toml",
-    "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-    "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+/// Where containerd's configuration lies, as distributions ship it, and the socket of a containerd that was started with it. Docker
+/// brings a file of its own, whatever the node's runtime is.
+const CONTAINERD: [(&str, &str); 3] = [
+    ("etc/containerd/config.toml", "run/containerd/containerd.sock"),
+    ("var/lib/rancher/k3s/agent/etc/containerd/config.toml", "run/k3s/containerd/containerd.sock"),
+    ("var/lib/rancher/rke2/agent/etc/containerd/config.toml", "run/k3s/containerd/containerd.sock"),
 ];
 
+const CRIO_SOCKET: &str = "run/crio/crio.sock";
 const CRIO: &str = "etc/crio/crio.conf";
 const CRIO_FOLDER: &str = "etc/crio/crio.conf.d";
 const KUBELET_CPUS: &str = "var/lib/kubelet/cpu_manager_state";
 
-/// Files that one may import.
-const IMPORTS: usize = 64;
+/// Files of one configuration that are read.
+const FILES: usize = 64;
 
 /// Longer files are no configuration.
 const LONGEST: u64 = 1 << 20;
@@ -29,9 +32,11 @@ const LONGEST: u64 = 1 << 20;
 pub(crate) struct Seen {
     /// What is where the socket should be.
     pub(crate) socket: Option<AtSocket>,
-    /// Whose configuration was read, from where, and what it says.
-    pub(crate) config: Option<(Configured, String, NriConfig)>,
-    /// Policy of the kubelet's CPU manager.
+    /// Every configuration that was read.
+    pub(crate) configs: Vec<Config>,
+    /// Runtimes whose socket is there.
+    pub(crate) alive: BTreeSet<Configured>,
+    /// Policy of the kubelet's CPU manager; empty where its file names none.
     pub(crate) kubelet_cpus: Option<String>,
     /// Version of the cgroup tree and where pods lie, or why it cannot be read.
     pub(crate) tree: Option<Result<(Version, Vec<String>), String>>,
@@ -50,8 +55,21 @@ pub(crate) enum AtSocket {
     Unseen(String),
 }
 
+/// A runtime's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Whose.
+    pub(crate) whose: Configured,
+    /// The files, as an operator names them.
+    pub(crate) from: String,
+    /// What they say.
+    pub(crate) says: NriConfig,
+    /// The socket of a runtime that was started with it is there.
+    pub(crate) is_alive: bool,
+}
+
 /// Whose configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Configured {
     Containerd,
     Crio,
@@ -64,11 +82,13 @@ pub(crate) fn look(root: &Path, socket: &Path) -> Seen {
         let roots = pod_roots(&hierarchy)?;
         Ok((hierarchy.version(), roots.iter().map(ToString::to_string).collect()))
     });
+    let kubelet_cpus = read(&root.join(KUBELET_CPUS)).map(|text| policy(&text).unwrap_or_default());
     Seen {
         socket: Some(at_socket(socket)),
         unwritable,
-        config: containerd(root).or_else(|| crio(root)),
-        kubelet_cpus: read(&root.join(KUBELET_CPUS)).as_deref().and_then(policy),
+        configs: CONTAINERD.iter().filter_map(|at| containerd(root, at)).chain(crio(root)).collect(),
+        alive: alive(root),
+        kubelet_cpus,
         tree: Some(tree.map_err(|e| e.to_string())),
     }
 }
@@ -102,38 +122,61 @@ fn unwritable(hierarchy: &Hierarchy) -> Option<(String, &'static str)> {
     Some((format!("{} cannot be written: {refused}", mount.display()), remedy))
 }
 
-fn containerd(root: &Path) -> Option<(Configured, String, NriConfig)> {
-    let (at, text) = CONTAINERD.iter().find_map(|at| Some((*at, read(&root.join(at))?)))?;
-    let mut config = NriConfig::default();
-    config.read(&text);
-    let mut files = vec![format!("/{at}")];
-    for import in std::mem::take(&mut config.imports) {
-        for file in matching(root, &import, &root.join(at)) {
-            if let Some(text) = read(&file) {
-                config.read(&text);
-                files.push(shown(root, &file));
-            }
-        }
-    }
-    Some((Configured::Containerd, files.join(", "), config))
+fn alive(root: &Path) -> BTreeSet<Configured> {
+    let containerd = CONTAINERD.iter().map(|(_, socket)| (Configured::Containerd, *socket));
+    let all = containerd.chain([(Configured::Crio, CRIO_SOCKET)]);
+    all.filter(|(_, at)| is_socket(root, at)).map(|(whose, _)| whose).collect()
 }
 
-fn crio(root: &Path) -> Option<(Configured, String, NriConfig)> {
+fn is_socket(root: &Path, at: &str) -> bool {
+    at_socket(&root.join(at)) == AtSocket::Socket
+}
+
+/// The file and what it imports, and what that imports, each once, in containerd's order: a later one wins.
+fn containerd(root: &Path, (at, socket): &(&str, &str)) -> Option<Config> {
+    let mut says = NriConfig::default();
+    let mut files = Vec::new();
+    let mut known = BTreeSet::new();
+    let mut pending = VecDeque::from([root.join(at)]);
+    while let Some(file) = pending.pop_front() {
+        if files.len() == FILES {
+            break;
+        }
+        let is_new = fs::canonicalize(&file).is_ok_and(|same| known.insert(same));
+        let Some(text) = read(&file).filter(|_| is_new) else { continue };
+        says.read(&text);
+        files.push(shown(root, &file));
+        for import in std::mem::take(&mut says.imports) {
+            pending.extend(matching(root, &import, &file));
+            pending.truncate(FILES);
+        }
+    }
+    let is_alive = is_socket(root, socket);
+    (!files.is_empty()).then(|| Config {
+        whose: Configured::Containerd,
+        from: files.join(", "),
+        says,
+        is_alive,
+    })
+}
+
+fn crio(root: &Path) -> Option<Config> {
     let folder = root.join(CRIO_FOLDER);
     let mut files: Vec<PathBuf> = fs::read_dir(&folder)
         .map(|entries| entries.filter_map(Result::ok).map(|entry| entry.path()).collect())
         .unwrap_or_default();
     files.sort();
     files.insert(0, root.join(CRIO));
-    let mut config = NriConfig::default();
+    let mut says = NriConfig::default();
     let mut from = Vec::new();
-    for file in files.into_iter().take(IMPORTS) {
+    for file in files.into_iter().take(FILES) {
         if let Some(text) = read(&file) {
-            config.read(&text);
+            says.read(&text);
             from.push(shown(root, &file));
         }
     }
-    (!from.is_empty()).then(|| (Configured::Crio, from.join(", "), config))
+    let is_alive = is_socket(root, CRIO_SOCKET);
+    (!from.is_empty()).then(|| Config { whose: Configured::Crio, from: from.join(", "), says, is_alive })
 }
 
 /// Files of an import: a path, or one with a single `*` in its last part.
@@ -154,7 +197,7 @@ fn matching(root: &Path, import: &str, importer: &Path) -> Vec<PathBuf> {
         name.len() >= before.len() + after.len() && name.starts_with(before) && name.ends_with(after)
     });
     found.sort();
-    found.truncate(IMPORTS);
+    found.truncate(FILES);
     found
 }
 
@@ -196,9 +239,9 @@ mod tests {
         put(root, "etc/containerd/conf.d/nri.toml", "[plugins.'io.containerd.nri.v1.nri']\ndisable = true\n");
         put(root, "var/lib/kubelet/cpu_manager_state", r#"{"policyName":"static","defaultCpuSet":"0"}"#);
         let seen = look(root, Path::new("/no/such.sock"));
-        let (whose, from, config) = seen.config.unwrap();
-        assert_eq!((whose, config.enabled), (Configured::Containerd, Some(false)));
-        assert_eq!(from, "/etc/containerd/config.toml, /etc/containerd/conf.d/nri.toml");
+        let [config] = &seen.configs[..] else { panic!("{seen:?}") };
+        assert_eq!((config.whose, config.says.enabled), (Configured::Containerd, Some(false)));
+        assert_eq!(config.from, "/etc/containerd/config.toml, /etc/containerd/conf.d/nri.toml");
         assert_eq!(seen.kubelet_cpus.as_deref(), Some("static"));
         assert_eq!(seen.socket, Some(AtSocket::Nothing));
         assert!(seen.tree.unwrap().is_err() && seen.unwritable.is_none());
@@ -234,8 +277,57 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         put(dir.path(), "etc/crio/crio.conf.d/99-x.conf", "[crio.nri]\nenable_nri = true\n");
         put(dir.path(), "etc/crio/crio.conf", "[crio.nri]\nenable_nri = false\n");
-        let (whose, _, config) = look(dir.path(), Path::new("/x")).config.unwrap();
-        assert_eq!((whose, config.enabled), (Configured::Crio, Some(true)));
-        assert_eq!(look(&dir.path().join("absent"), Path::new("/x")).config, None);
+        let seen = look(dir.path(), Path::new("/x"));
+        let [config] = &seen.configs[..] else { panic!("{seen:?}") };
+        assert_eq!((config.whose, config.says.enabled), (Configured::Crio, Some(true)));
+        assert_eq!(look(&dir.path().join("absent"), Path::new("/x")).configs, []);
+    }
+
+    #[test]
+    fn imports_of_imports_are_followed_and_a_circle_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let section = "[plugins.'io.containerd.nri.v1.nri']\n";
+        put(
+            root,
+            "etc/containerd/config.toml",
+            &format!("imports = ['conf.d/a.toml']\n{section}disable = false\n"),
+        );
+        put(
+            root,
+            "etc/containerd/conf.d/a.toml",
+            "imports = ['/etc/containerd/more/*.toml', '../config.toml']\n",
+        );
+        put(root, "etc/containerd/more/b.toml", &format!("imports = ['*.toml']\n{section}disable = true\n"));
+        let seen = look(root, Path::new("/x"));
+        let [config] = &seen.configs[..] else { panic!("{seen:?}") };
+        assert_eq!(config.says.enabled, Some(false));
+        let files = "/etc/containerd/config.toml, /etc/containerd/conf.d/a.toml, /etc/containerd/more/b.toml";
+        assert_eq!(config.from, files);
+    }
+
+    #[test]
+    fn every_runtimes_files_are_read_and_whose_socket_is_there_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        put(root, "etc/containerd/config.toml", "disabled_plugins = ['cri']\n");
+        put(root, "etc/crio/crio.conf", "[crio]\n");
+        let told = |seen: &Seen| seen.configs.iter().map(|c| (c.whose, c.is_alive)).collect::<Vec<_>>();
+        let seen = look(root, Path::new("/x"));
+        assert_eq!(told(&seen), [(Configured::Containerd, false), (Configured::Crio, false)]);
+        fs::create_dir_all(root.join("run/crio")).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(root.join(CRIO_SOCKET)).unwrap();
+        let seen = look(root, Path::new("/x"));
+        assert_eq!(told(&seen), [(Configured::Containerd, false), (Configured::Crio, true)]);
+        assert_eq!(seen.alive, BTreeSet::from([Configured::Crio]));
+    }
+
+    #[test]
+    fn a_kubelets_state_without_a_policy_names_none() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in [r#"{"policyName":"","x":1}"#, "rubbish"] {
+            put(dir.path(), KUBELET_CPUS, text);
+            assert_eq!(look(dir.path(), Path::new("/x")).kubelet_cpus.as_deref(), Some(""), "{text}");
+        }
     }
 }

@@ -4,7 +4,8 @@ use oxalyst_nri::runtime_config::millis;
 use oxalyst_proto::gateway::v1::Finding;
 
 use super::Heard;
-use super::evidence::{AtSocket, Configured, Seen};
+use super::evidence::{AtSocket, Config, Configured, Seen};
+use super::runtimes::{of_the_runtime, together};
 use crate::hands::Way;
 use crate::settings::{Mode, Settings};
 
@@ -19,12 +20,13 @@ const REGISTRATION_MS: u64 = 2_000;
 
 /// Every check, in a fixed order.
 pub(crate) fn of(seen: &Seen, heard: &Heard, settings: &Settings, way: Way) -> Vec<Finding> {
+    let configs = of_the_runtime(seen, heard);
     vec![
         session(heard, settings, way),
-        enabled(seen, settings, way),
-        connections(seen, settings, way),
-        socket(seen, heard, settings, way),
-        timeouts(seen, heard, settings),
+        together("nri-enabled", &configs, |config| enabled(config, settings, way)),
+        together("nri-connections", &configs, |config| connections(config, settings, way)),
+        together("nri-socket", &configs, |config| socket(config, seen, heard, settings, way)),
+        together("nri-timeouts", &configs, |config| timeouts(config, heard, settings)),
         cpu_managers(seen, heard),
         plugins(heard, way),
         tree(seen),
@@ -48,9 +50,18 @@ fn session(heard: &Heard, settings: &Settings, way: Way) -> Finding {
             let runtime = heard.runtime.clone().unwrap_or_default();
             finding(check, "ok", format!("decisions go through {runtime}"), "")
         }
-        (Mode::Bypass, _) => {
+        (Mode::Bypass, Way::Bypass) => {
             finding(check, "ok", "decisions are written to the kernel's files, as mode: bypass says", "")
         }
+        (Mode::Bypass, Way::Nobody) => match &heard.others {
+            Some(held) => finding(
+                check,
+                "fault",
+                format!("nothing is written: another gateway holds {held}"),
+                "stop one of the two",
+            ),
+            None => finding(check, "unknown", "nothing has been written yet", "ask again"),
+        },
         (Mode::Auto, Way::Bypass) => finding(
             check,
             "warning",
@@ -68,7 +79,7 @@ fn bad(way: Way, settings: &Settings) -> &'static str {
     if way == Way::Nri || settings.mode == Mode::Bypass { "warning" } else { "fault" }
 }
 
-fn unread(check: &str) -> Finding {
+pub(super) fn unread(check: &str) -> Finding {
     finding(
         check,
         "unknown",
@@ -88,14 +99,20 @@ fn misread(check: &str, from: &str, faults: &[String]) -> Option<Finding> {
     ))
 }
 
-fn enabled(seen: &Seen, settings: &Settings, way: Way) -> Finding {
+fn enabled(config: Option<&Config>, settings: &Settings, way: Way) -> Finding {
     let check = "nri-enabled";
-    let Some((whose, from, config)) = &seen.config else { return unread(check) };
+    let Some(Config { whose, from, says: config, .. }) = config else { return unread(check) };
     if let Some(misread) = misread(check, from, &config.faults) {
         return misread;
     }
     match (config.enabled, whose) {
         (Some(true), _) => finding(check, "ok", format!("{from} enables NRI"), ""),
+        (Some(false), Configured::Containerd) if config.is_unloaded => finding(
+            check,
+            bad(way, settings),
+            format!("{from} disables NRI: disabled_plugins names it, whatever its section says"),
+            "remove io.containerd.nri.v1.nri from disabled_plugins and restart containerd",
+        ),
         (Some(false), Configured::Containerd) => finding(
             check,
             bad(way, settings),
@@ -118,9 +135,9 @@ fn enabled(seen: &Seen, settings: &Settings, way: Way) -> Finding {
     }
 }
 
-fn connections(seen: &Seen, settings: &Settings, way: Way) -> Finding {
+fn connections(config: Option<&Config>, settings: &Settings, way: Way) -> Finding {
     let check = "nri-connections";
-    let Some((whose, from, config)) = &seen.config else { return unread(check) };
+    let Some(Config { whose, from, says: config, .. }) = config else { return unread(check) };
     if let Some(misread) = misread(check, from, &config.faults) {
         return misread;
     }
@@ -139,10 +156,10 @@ fn connections(seen: &Seen, settings: &Settings, way: Way) -> Finding {
     )
 }
 
-fn socket(seen: &Seen, heard: &Heard, settings: &Settings, way: Way) -> Finding {
+fn socket(config: Option<&Config>, seen: &Seen, heard: &Heard, settings: &Settings, way: Way) -> Finding {
     let check = "nri-socket";
     let ours = settings.nri_socket.display().to_string();
-    let theirs = seen.config.as_ref().and_then(|(_, from, config)| Some((from, config.socket.as_ref()?)));
+    let theirs = config.and_then(|config| Some((&config.from, config.says.socket.as_ref()?)));
     let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     match theirs {
         // A gateway in a container may see the folder elsewhere; the file's name is the same.
@@ -197,20 +214,21 @@ fn at_socket(seen: &Seen, heard: &Heard, ours: &str, way: Way) -> Finding {
     }
 }
 
-fn timeouts(seen: &Seen, heard: &Heard, settings: &Settings) -> Finding {
+fn timeouts(config: Option<&Config>, heard: &Heard, settings: &Settings) -> Finding {
     let check = "nri-timeouts";
-    let config = seen.config.as_ref();
-    if let Some((_, from, misplaced)) = config.map(|(w, f, c)| (w, f, &c.misplaced))
-        && let Some(first) = misplaced.first()
+    if let Some((from, first)) =
+        config.and_then(|config| Some((&config.from, config.says.misplaced.first()?)))
     {
         return finding(
             check,
             "warning",
             format!("{from}: {first} stands where the runtime does not look for it"),
-            "move it into the section of NRI",
+            "move it into the section of NRI, under the runtime's own name for it (CRI-O's begin with nri_)",
         );
     }
-    let configured = config.and_then(|(_, _, c)| c.request_timeout.as_deref()).and_then(millis);
+    // None at all is how both write that their default counts.
+    let given = |told: &Option<String>| told.as_deref().and_then(millis).filter(|ms| *ms > 0);
+    let configured = config.and_then(|config| given(&config.says.request_timeout));
     let request = heard.request_timeout_ms.or(configured).unwrap_or(REQUEST_TIMEOUT_MS);
     let ours = settings.hook_deadline_ms;
     if request < ours + MARGIN_MS {
@@ -224,7 +242,7 @@ fn timeouts(seen: &Seen, heard: &Heard, settings: &Settings) -> Finding {
         );
     }
     // What the runtime itself told of the one says nothing of the other.
-    let Some((_, from, config)) = config else {
+    let Some(Config { from, says: config, .. }) = config else {
         return match heard.request_timeout_ms {
             Some(ms) => {
                 let known = unread(check);
@@ -243,11 +261,11 @@ fn timeouts(seen: &Seen, heard: &Heard, settings: &Settings) -> Finding {
                 check,
                 "unknown",
                 format!("{from} says {told:?}, which is no duration"),
-                "write it as 5s, 500ms or 1m30s",
+                "write it as 5s, 500ms, 1.5s or 1m30s",
             );
         }
     }
-    match config.registration_timeout.as_deref().and_then(millis) {
+    match given(&config.registration_timeout) {
         Some(ms) if ms < REGISTRATION_MS => finding(
             check,
             "warning",
@@ -266,11 +284,18 @@ fn timeouts(seen: &Seen, heard: &Heard, settings: &Settings) -> Finding {
 fn cpu_managers(seen: &Seen, heard: &Heard) -> Finding {
     let check = "cpu-managers";
     let remedy = "set cpuManagerPolicy: none in the kubelet's configuration, remove its cpu_manager_state and restart it";
-    let is_static = seen.kubelet_cpus.as_deref().is_some_and(|policy| policy != "none");
+    let told = seen.kubelet_cpus.as_deref();
+    let is_static = told.is_some_and(|policy| !["", "none"].contains(&policy));
     match (is_static, heard.foreign.0) {
-        (false, 0) if seen.kubelet_cpus.is_some() => {
+        (false, 0) if told == Some("none") => {
             finding(check, "ok", "the kubelet's CPU manager has the policy none", "")
         }
+        (false, 0) if told.is_some() => finding(
+            check,
+            "unknown",
+            "nobody else has asked for CPUs so far, and the kubelet's cpu_manager_state names no policy",
+            "see cpuManagerPolicy in the kubelet's configuration",
+        ),
         (false, 0) => finding(
             check,
             "unknown",
@@ -351,28 +376,34 @@ fn tree(seen: &Seen) -> Finding {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use oxalyst_cgroups::Version;
     use oxalyst_nri::runtime_config::NriConfig;
+    use std::collections::BTreeSet;
 
-    fn seen(text: &str) -> Seen {
-        let mut config = NriConfig::default();
-        config.read(text);
+    pub(in super::super) fn config_of(whose: Configured, from: &str, text: &str) -> Config {
+        let mut says = NriConfig::default();
+        says.read(text);
+        Config { whose, from: from.into(), says, is_alive: false }
+    }
+
+    pub(in super::super) fn seen(text: &str) -> Seen {
         Seen {
             socket: Some(AtSocket::Socket),
             unwritable: None,
-            config: Some((Configured::Containerd, "/etc/containerd/config.toml".into(), config)),
+            configs: vec![config_of(Configured::Containerd, "/etc/containerd/config.toml", text)],
+            alive: BTreeSet::new(),
             kubelet_cpus: Some("none".into()),
             tree: Some(Ok((Version::V2, vec!["/".into(), "/kubelet".into()]))),
         }
     }
 
-    fn check(name: &str, seen: &Seen, heard: &Heard, way: Way) -> Finding {
+    pub(in super::super) fn check(name: &str, seen: &Seen, heard: &Heard, way: Way) -> Finding {
         of(seen, heard, &Settings::default(), way).into_iter().find(|f| f.check == name).unwrap()
     }
 
-    const SECTION: &str = "[plugins.'io.containerd.nri.v1.nri']\n";
+    pub(in super::super) const SECTION: &str = "[plugins.'io.containerd.nri.v1.nri']\n";
 
     #[test]
     fn a_node_that_is_well_has_nothing_to_say() {
@@ -397,7 +428,7 @@ mod tests {
             assert_eq!(finding.verdict, "fault", "{finding:?}");
             assert!(finding.remedy.contains(remedy), "{finding:?}");
         }
-        let none = Seen { socket: Some(AtSocket::Nothing), config: None, ..seen("") };
+        let none = Seen { socket: Some(AtSocket::Nothing), configs: Vec::new(), ..seen("") };
         assert_eq!(check("nri-socket", &none, &heard, Way::Nobody).verdict, "fault");
         assert_eq!(check("nri-enabled", &none, &heard, Way::Nobody).verdict, "unknown");
     }
@@ -469,5 +500,26 @@ mod tests {
         assert!(finding.verdict == "warning" && finding.detail.contains("cannot connect"));
         let settings = Settings { mode: Mode::Bypass, ..Settings::default() };
         assert_eq!(of(&seen(""), &heard, &settings, Way::Bypass)[0].verdict, "ok");
+        assert_eq!(of(&seen(""), &heard, &settings, Way::Nobody)[0].verdict, "unknown");
+        let heard = Heard { others: Some("/sys/fs/cgroup".into()), ..heard };
+        let held = of(&seen(""), &heard, &settings, Way::Nobody).remove(0);
+        assert!(held.verdict == "fault" && held.detail.contains("another gateway holds /sys/fs/cgroup"));
+    }
+
+    #[test]
+    fn a_plugin_that_is_not_loaded_has_its_own_remedy() {
+        let text = format!("disabled_plugins = ['io.containerd.nri.v1.nri']\n{SECTION}disable = false\n");
+        let found = check("nri-enabled", &seen(&text), &Heard::default(), Way::Nobody);
+        assert!(found.verdict == "fault" && found.remedy.contains("disabled_plugins"), "{found:?}");
+    }
+
+    #[test]
+    fn a_kubelet_that_names_no_policy_is_not_known_and_no_timeout_is_the_default() {
+        let kubelet = Seen { kubelet_cpus: Some(String::new()), ..seen("") };
+        let found = check("cpu-managers", &kubelet, &Heard::default(), Way::Nri);
+        assert!(found.verdict == "unknown" && found.detail.contains("names no policy"), "{found:?}");
+        let none = seen(&format!("{SECTION}plugin_request_timeout = '0s'\n"));
+        let found = check("nri-timeouts", &none, &Heard::default(), Way::Nri);
+        assert!(found.verdict == "ok" && found.detail.contains("2000 ms"), "{found:?}");
     }
 }

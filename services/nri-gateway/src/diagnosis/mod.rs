@@ -4,6 +4,7 @@
 mod containers;
 mod evidence;
 mod findings;
+mod runtimes;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,6 +40,8 @@ pub(crate) struct Heard {
     pub(crate) request_timeout_ms: Option<u64>,
     /// Why there is no session.
     pub(crate) fault: Option<String>,
+    /// What another gateway holds, so that bypass mode writes nothing.
+    pub(crate) others: Option<String>,
     /// Whether the runtime's socket took the last connection; `None` where none was tried.
     pub(crate) connects: Option<bool>,
     /// Adjustments of all plugins that the runtime told before it made a container.
@@ -118,7 +121,7 @@ impl Diagnosis {
             _ => evidence::Seen::default(),
         };
         let way = self.hands.way();
-        let heard = self.lock().clone();
+        let heard = Heard { others: self.hands.was_others(), ..self.lock().clone() };
         let mut findings = findings::of(&seen, &heard, &self.settings, way);
         findings.push(containers::containers(told.as_deref()));
         findings

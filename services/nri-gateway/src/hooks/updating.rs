@@ -53,12 +53,13 @@ impl HooksContext {
             },
             Err(e) => Some(e),
         };
+        let accepted = fault.is_none();
         if let Some(fault) = fault {
             tracing::warn!(container = id, reason = %fault, "resized without the orm, which hears of it later");
             self.duties.resize(request.clone());
         }
         match request.container {
-            Some(container) => self.ask(Resized(container)).await,
+            Some(container) => self.ask(Resized { container, accepted }).await,
             None => Ok(Vec::new()),
         }
     }

@@ -126,7 +126,22 @@ pub struct ToResize {
 /// A container has these resources from now on; the answer is what others have to lose in the same reply.
 #[derive(Debug, Message)]
 #[rtype(result = "Vec<Change>")]
-pub struct Resized(pub Container);
+pub struct Resized {
+    /// It.
+    pub container: Container,
+    /// The orm agreed; else it has not heard of it.
+    pub accepted: bool,
+}
+
+/// The orm heard of a resize after the runtime had made it.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct ResizeHeard {
+    /// The container.
+    pub container_id: String,
+    /// Why it was refused, if it was.
+    pub refused: Option<String>,
+}
 
 /// What is to be looked at.
 #[derive(Debug, Message)]
@@ -249,7 +264,8 @@ answers! {
     CheckStart => |roster, CheckStart(id)| roster.check_start(&id);
     Standing => |roster, Standing(id)| roster.standing(&id);
     ToResize => |roster, ToResize { container_id, told }| roster.to_resize(&container_id, &told);
-    Resized => |roster, Resized(container)| roster.resized(container);
+    Resized => |roster, Resized { container, accepted }| roster.resized(container, accepted);
+    ResizeHeard => |roster, ResizeHeard { container_id, refused }| roster.resize_heard(&container_id, refused);
     ToCheck => |roster, ToCheck { everything }| roster.due(everything, Instant::now());
     Observed => |roster, Observed(seen)| roster.observed(seen);
     Resynchronise => |roster, Resynchronise(seen)| roster.resynchronise(seen);

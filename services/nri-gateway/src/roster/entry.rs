@@ -57,6 +57,8 @@ pub(super) struct Entry {
     pub(super) contest: Contest,
     /// What of its placement cannot be put into effect.
     pub(super) reports: Vec<String>,
+    /// Why the orm refused a resize that the runtime had made by then.
+    pub(super) resize_refused: Option<String>,
     /// What it was created with, as far as that is known.
     pub(super) born: Born,
     /// What beside CPUs and memory nodes it was last looked at for.
@@ -74,8 +76,10 @@ impl Entry {
             ContainerState::Stopped => Phase::Stopped,
             ContainerState::Created | ContainerState::Unspecified => Phase::Created,
         };
-        let (policy, drift, contest, reports, born) =
-            before.map_or_else(Default::default, |b| (b.policy, b.drift, b.contest, b.reports, b.born));
+        let (policy, drift, contest, reports, resize_refused, born) = before
+            .map_or_else(Default::default, |b| {
+                (b.policy, b.drift, b.contest, b.reports, b.resize_refused, b.born)
+            });
         let told = container.resources.as_ref().and_then(|r| r.cpuset_cpus.clone()).map(|cpus| Cpuset {
             cpus,
             mems: container.resources.as_ref().and_then(|r| r.cpuset_mems.clone()).unwrap_or_default(),
@@ -91,6 +95,7 @@ impl Entry {
             drift,
             contest,
             reports,
+            resize_refused,
             born,
             looked_for: Wish::default(),
             since: Instant::now(),
@@ -118,6 +123,7 @@ impl Entry {
             drift: false,
             contest: Contest::default(),
             reports: Vec::new(),
+            resize_refused: None,
             born,
             looked_for: Wish::default(),
             since: Instant::now(),
@@ -351,6 +357,7 @@ impl Entry {
             .pod(&self.pod_uid)
             .is_some_and(|pod| !others(pod, translate::container_name(&self.container), false).1.is_empty());
         mark(!self.reports.is_empty() || unusable, "not-adjusted");
+        mark(self.resize_refused.is_some(), "resize-refused");
         mark(self.policy || (pod_by_policy && !decided), "answered-by-policy");
         mark(matches!(self.phase, Phase::Creating | Phase::Created), "being-created");
         let kernel = self.kernel.as_ref().filter(|_| running);

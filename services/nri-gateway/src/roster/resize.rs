@@ -23,14 +23,25 @@ impl Roster {
         })
     }
 
-    /// The runtime is let change the container. Gives the changes of others, which have to leave CPUs that are this one's now.
-    pub(super) fn resized(&mut self, container: Container) -> Vec<Change> {
+    /// The runtime is let change the container; `accepted`: the orm agreed. Gives the changes of others, which have to leave CPUs
+    /// that are this one's now.
+    pub(super) fn resized(&mut self, container: Container, accepted: bool) -> Vec<Change> {
         let id = container.container_id.clone();
         self.feed.tell(oxalyst_proto::meta::v1::runtime_event::Event::Container(container.clone()));
         if let Some(entry) = self.containers.get_mut(&id) {
             entry.container.resources = container.resources;
+            if accepted {
+                entry.resize_refused = None;
+            }
         }
         self.make_room(&id)
+    }
+
+    /// What the orm said to a resize that the runtime had made before it could be asked: `refused` is why it does not stand.
+    pub(super) fn resize_heard(&mut self, id: &str, refused: Option<String>) {
+        if let Some(entry) = self.containers.get_mut(id) {
+            entry.resize_refused = refused;
+        }
     }
 }
 

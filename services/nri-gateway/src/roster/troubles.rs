@@ -11,6 +11,8 @@ pub struct Trouble {
     pub marks: Vec<String>,
     /// What of its placement cannot be put into effect, and why.
     pub reports: Vec<String>,
+    /// Why its last resize was refused after the runtime had made it; empty: it was not.
+    pub resize: String,
 }
 
 // === impl Roster ===
@@ -28,6 +30,7 @@ impl Roster {
                 container: if named { name() } else { told.container_id.clone() },
                 marks: told.marks.clone(),
                 reports: entry.reports.clone(),
+                resize: entry.resize_refused.clone().unwrap_or_default(),
             }
         })
         .collect()

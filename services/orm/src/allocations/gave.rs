@@ -159,7 +159,7 @@ impl Handler<DueResizes> for Allocations {
     type Result = MessageResult<DueResizes>;
 
     fn handle(&mut self, _: DueResizes, _: &mut Self::Context) -> Self::Result {
-        MessageResult(self.unmet.values().filter_map(|resize| self.concern(resize)).collect())
+        MessageResult(self.unmet.values().filter_map(|wanted| self.concern(&wanted.resize)).collect())
     }
 }
 

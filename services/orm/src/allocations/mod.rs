@@ -54,6 +54,8 @@ use oxalyst_planner::policy::INTERRUPT;
 
 /// Requests that may wait for the actor. A node starts pods one by one; more than this is a flood.
 const MAILBOX: usize = 256;
+/// Between two plans for those who wait for room: whoever has asked meanwhile is answered.
+const PROMOTION_PAUSE: Duration = Duration::from_millis(10);
 /// Events that a watcher may lag behind before it is cut off and has to come back for a snapshot.
 const EVENTS: usize = 1024;
 
@@ -112,7 +114,7 @@ impl Actor for Allocations {
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
         self.own = Some(ctx.address().downgrade());
-        ctx.run_interval(self.watch_period, |this, _| this.tick());
+        ctx.run_interval(self.watch_period, |this, ctx| this.tick(ctx));
         // Soon after a commit, not with it: sled is the second witness and may lag behind.
         ctx.run_interval(Duration::from_secs(1), |this, _| this.flush());
     }
@@ -203,7 +205,7 @@ impl Allocations {
         }
     }
 
-    /// The pools as they are told. The one for interrupts follows from the settings alone: under the native policy the state has none.
+    /// The pools as they are told, the one for interrupts also where none of its CPUs is there.
     fn pools(&self) -> Vec<orm::Pool> {
         let mut pools = wire::pools(&self.state, &self.view());
         let interrupt = self.watched.interrupt();
@@ -214,25 +216,30 @@ impl Allocations {
         pools
     }
 
-    fn tick(&mut self) {
+    fn tick(&mut self, ctx: &mut Context<Self>) {
         self.look_at_machine();
         self.free_absent();
         self.calm_down();
         self.end_ramp_up();
-        let occasion = Occasion::now();
-        let promoted = pods::promote(&self.state, &self.machine, &self.rules);
-        if !promoted.is_empty() {
-            tracing::info!(
-                pods = promoted.pods.len(),
-                "pods that had waited for room get what they asked for"
-            );
-            // Refused by a failing disk, they wait on.
-            let _ = self.settle(promoted, Step::Promote, occasion);
-        }
+        self.promote(ctx);
         self.meet();
         if !self.unsaved.is_empty() {
             // The outcome is told by `storage_works` or `storage_fails`; nothing waits for this attempt.
             let _ = self.commit(std::iter::empty(), false);
+        }
+    }
+
+    /// Pods that wait for room get it, some at a time: who starts meanwhile is answered in between.
+    fn promote(&mut self, ctx: &mut Context<Self>) {
+        let occasion = Occasion::now();
+        let promoted = pods::promote(&self.state, &self.machine, &self.rules);
+        if promoted.is_empty() {
+            return;
+        }
+        tracing::info!(pods = promoted.pods.len(), "pods that had waited for room get what they asked for");
+        // Refused by a failing disk, they wait for the next period.
+        if self.settle(promoted, Step::Promote, occasion).is_ok() {
+            ctx.run_later(PROMOTION_PAUSE, |this, ctx| this.promote(ctx));
         }
     }
 

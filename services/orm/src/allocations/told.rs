@@ -42,7 +42,15 @@ pub struct ResizeContainer {
 
 /// What is wanted of containers and could not be given yet, by pod and container: tried again until there is room, or until
 /// something else is wanted.
-pub(super) type Unmet = BTreeMap<(String, String), Resize>;
+pub(super) type Unmet = BTreeMap<(String, String), Wanted>;
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) resize: Resize,
+    /// Whether it was refused before, and not only put off: then it is no news.
+    is_refused: bool,
+}
 
 impl Handler<SpecsTold> for Allocations {
     type Result = ();
@@ -102,21 +110,37 @@ impl Handler<ResizeContainer> for Allocations {
 impl Allocations {
     /// What was wanted and could not be given, again.
     pub(super) fn meet(&mut self) {
-        for (of, resize) in std::mem::take(&mut self.unmet) {
+        for (of, wanted) in std::mem::take(&mut self.unmet) {
             let (uid, container) = &of;
             if self.state.pods.get(uid).is_none_or(|pod| pod.container(container).is_none()) {
                 continue;
             }
             // Told to plugins first, by who waits for them.
-            if self.is_of_plugins(&resize) {
-                self.unmet.insert(of, resize);
+            let waits =
+                self.is_of_plugins(&wanted.resize) || pods::is_ramping_up(&self.state, uid, container);
+            if waits {
+                self.unmet.insert(of, wanted);
                 continue;
             }
-            match self.resize(resize.clone(), false, Occasion::now()) {
+            match self.resize(wanted.resize.clone(), !wanted.is_refused, Occasion::now()) {
                 Ok(_) => tracing::info!(uid, container, "resized as it was wanted: there is room now"),
-                Err(_) => drop(self.unmet.insert(of, resize)),
+                Err(refusal) => {
+                    if !wanted.is_refused {
+                        self.not_resized(uid, container, &refusal);
+                    }
+                    self.unmet.insert(of, Wanted { is_refused: true, ..wanted });
+                }
             }
         }
+    }
+
+    /// Refused where nobody waits for the answer.
+    fn not_resized(&self, uid: &str, container: &str, refusal: &Refusal) {
+        self.metrics.refused(refusal.reason);
+        tracing::warn!(
+            uid, container, reason = %refusal.reason,
+            "the container keeps what it has, something else is asked for: {refusal}"
+        );
     }
 
     /// The pod's containers, one by one, in place of its total.
@@ -148,12 +172,8 @@ impl Allocations {
                     "to be resized once it has started, or plugins have said yes"
                 ),
                 Err(refusal) => {
-                    self.metrics.refused(refusal.reason);
-                    tracing::warn!(
-                        uid, container, reason = %refusal.reason,
-                        "the container keeps what it has, its spec asks for something else: {refusal}"
-                    );
-                    self.unmet.insert((uid, container), resize);
+                    self.not_resized(&uid, &container, &refusal);
+                    self.unmet.insert((uid, container), Wanted { resize, is_refused: true });
                 }
             }
         }
@@ -170,7 +190,7 @@ impl Allocations {
         self.unmet.remove(&of);
         // One that plugins have to be told of is made once they have said yes.
         if pods::is_ramping_up(&self.state, &of.0, &of.1) || self.concern(&resize).is_some() {
-            self.unmet.insert(of, resize);
+            self.unmet.insert(of, Wanted { resize, is_refused: false });
             return Ok(None);
         }
         self.resize(resize, true, occasion).map(Some)

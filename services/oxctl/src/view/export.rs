@@ -11,8 +11,8 @@ pub(crate) fn query(metrics: &[MetricInfo]) -> QueryRequest {
     QueryRequest { metrics: named.map(|m| m.name.clone()).collect(), ..QueryRequest::default() }
 }
 
-/// One request, to be posted to a collector. A value that is stale or missing is not in it.
-pub(crate) fn request(metrics: &[MetricInfo], reply: QueryReply) -> Value {
+/// One request, to be posted to a collector, of the node of that name. A value that is stale or missing is not in it.
+pub(crate) fn request(metrics: &[MetricInfo], reply: QueryReply, node: &str) -> Value {
     let names: HashMap<&str, &MetricInfo> = metrics.iter().map(|m| (m.name.as_str(), m)).collect();
     let mut resources: BTreeMap<[String; 6], Vec<Value>> = BTreeMap::new();
     for sample in reply.samples {
@@ -35,7 +35,8 @@ pub(crate) fn request(metrics: &[MetricInfo], reply: QueryReply) -> Value {
             "container.id",
             "k8s.volume.name",
         ];
-        let attributes = attributes(keys.into_iter().zip(owner.iter().map(String::as_str)));
+        let own = keys.into_iter().zip(owner.iter().map(String::as_str));
+        let attributes = attributes(std::iter::once(("k8s.node.name", node)).chain(own));
         json!({"resource": {"attributes": attributes},
             "scopeMetrics": [{"scope": {"name": "oxalyst"}, "metrics": metrics}]})
     };
@@ -89,10 +90,11 @@ mod tests {
         let point = json!({"timeUnixNano": "5", "asDouble": 1.5,
             "attributes": [{"key": "oxalyst.source", "value": {"stringValue": "cgroup-v2"}}]});
         let metric = json!({"name": "container.cpu.usage", "unit": "{cpu}", "description": "", "gauge": {"dataPoints": [point]}});
-        let attributes = json!([{"key": "k8s.pod.name", "value": {"stringValue": "web"}},
+        let attributes = json!([{"key": "k8s.node.name", "value": {"stringValue": "n1"}},
+            {"key": "k8s.pod.name", "value": {"stringValue": "web"}},
             {"key": "container.id", "value": {"stringValue": "c1"}}]);
         assert_eq!(
-            request(&metrics, QueryReply { samples, now_unix_ms: 1 }),
+            request(&metrics, QueryReply { samples, now_unix_ms: 1 }, "n1"),
             json!({"resourceMetrics": [{"resource": {"attributes": attributes},
                 "scopeMetrics": [{"scope": {"name": "oxalyst"}, "metrics": [metric]}]}]})
         );

@@ -65,7 +65,7 @@ impl MetricsView {
         };
         let unknown = ids.iter().filter(|id| !known(id));
         unknown
-            .map(|id| format!("nothing is measured for {id}: give a whole pod UID or container id, `oxctl pods -o wide` shows them"))
+            .map(|id| format!("nothing is measured for {id}: give a pod UID or container id, `oxctl pods -o wide` shows them"))
             .collect()
     }
 

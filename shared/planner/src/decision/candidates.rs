@@ -4,7 +4,7 @@ use super::Given;
 use crate::{
     pods::{Merge, free_per_node},
     policy::{Lack, memory::Resource},
-    topology_manager::{Hint, Nodes, Provider},
+    topology_manager::{Hint, Nodes, Offered, Provider},
 };
 use oxalyst_proto::orm::v1::{DecisionCandidate, DecisionFree, DecisionMerge, DecisionResource};
 use oxalyst_topology::NumaMask;
@@ -36,14 +36,6 @@ struct Weighed<'a> {
 /// The other resources of one merge.
 struct Others<'a> {
     lists: Vec<Offered<'a>>,
-}
-
-/// What another resource offers: lists are long, and each set of nodes of one is looked for in all others.
-struct Offered<'a> {
-    /// Each set, and whether it is preferred.
-    sets: BTreeMap<&'a NumaMask, bool>,
-    /// Whether any node would do, and whether that is preferred.
-    anywhere: Option<bool>,
 }
 
 // === impl Free ===
@@ -94,8 +86,9 @@ pub(super) fn merge(given: Given<'_>, free: &Free, merge: &Merge) -> DecisionMer
     let nodes = given.rules.nodes(given.machine);
     let resource = |(name, hints): (&String, &Option<Vec<Hint>>)| {
         let best = merge.merged.as_ref().and_then(|merged| merged.best.as_ref()?.get(name));
-        let chosen = best.and_then(|hint| hint.mask.clone());
         let preferred = best.is_some_and(|hint| hint.preferred);
+        let chosen = best.and_then(|hint| hint.mask.clone());
+        let chosen = chosen.or_else(|| every_node(&nodes, hints.as_deref()).filter(|_| preferred));
         let mut told = DecisionResource {
             resource: name.clone(),
             indifferent: hints.is_none(),
@@ -120,6 +113,14 @@ pub(super) fn merge(given: Given<'_>, free: &Free, merge: &Merge) -> DecisionMer
         resources: merge.providers.iter().flatten().map(resource).chain(lacking).collect(),
         admitted: merge.merged.as_ref().map(|merged| merged.admit),
     }
+}
+
+/// The nodes that a resource means that offered sets of them and came out with none in particular: `single-numa-node` says so of
+/// all nodes, which a machine of one node has as a single one.
+fn every_node(nodes: &Nodes, hints: Option<&[Hint]>) -> Option<NumaMask> {
+    let all = nodes.all();
+    let offers = hints?.iter().any(|hint| hint.preferred && hint.mask.as_ref() == Some(all));
+    (offers && all.len() == 1).then(|| all.clone())
 }
 
 /// A resource for which no nodes would do.
@@ -219,19 +220,6 @@ impl<'a> Others<'a> {
     /// Whether every other resource could have these nodes as well, and would prefer them where this one does.
     fn share(&self, mask: &NumaMask, preferred: bool) -> bool {
         let would = |offered: Option<bool>| offered.is_some_and(|other| other || !preferred);
-        self.lists.iter().all(|list| would(list.anywhere) || would(list.sets.get(mask).copied()))
-    }
-}
-
-impl<'a> Offered<'a> {
-    fn of(hints: &'a [Hint]) -> Self {
-        let mut offered = Self { sets: BTreeMap::new(), anywhere: None };
-        for hint in hints {
-            match &hint.mask {
-                Some(mask) => *offered.sets.entry(mask).or_default() |= hint.preferred,
-                None => offered.anywhere = Some(offered.anywhere.unwrap_or_default() || hint.preferred),
-            }
-        }
-        offered
+        self.lists.iter().all(|list| would(list.prefers(mask)))
     }
 }

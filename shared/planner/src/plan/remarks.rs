@@ -25,7 +25,7 @@ closed_set! {
         AdoptedWithoutRoom = "adopted-without-room",
         /// CPUs of the exclusive set are offline.
         CpuOffline = "cpu-offline",
-        /// CPUs of the exclusive set have become reserved since; they do once the pod has ended.
+        /// CPUs of the exclusive set are reserved or kept for interrupts since; they are so once the pod has ended.
         OnReserved = "on-reserved",
         /// No NUMA node has CPUs for the pod that is to be bound, or none any more: it runs unbound.
         NumaBindingLost = "numa-binding-lost",

@@ -7,7 +7,7 @@ use crate::{
 };
 use oxalyst_topology::NumaMask;
 use oxalyst_units::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Bytes by resource. What nothing is asked of is left out.
 pub(super) type Amounts = BTreeMap<Resource, Bytes>;
@@ -24,16 +24,20 @@ pub(super) fn is_memory(resource: &str) -> bool {
 /// All memory of a container lies on the same NUMA nodes: of each resource's sets of nodes those stay that do for all of them. False
 /// where there is none.
 pub(super) fn share_nodes(provider: &mut Provider) -> bool {
-    let masks = |hints: &[Hint]| -> BTreeSet<NumaMask> {
-        hints.iter().filter_map(|hint| hint.mask.clone()).collect()
-    };
+    let masks =
+        |hints: &[Hint]| -> HashSet<NumaMask> { hints.iter().filter_map(|hint| hint.mask.clone()).collect() };
     let mut lists =
         provider.iter().filter(|(name, _)| is_memory(name)).filter_map(|(_, hints)| hints.as_ref());
     let Some(first) = lists.next() else { return true };
     if lists.clone().next().is_none() {
         return true;
     }
-    let common = lists.fold(masks(first), |common, hints| &common & &masks(hints));
+    // There can be very many; no order of theirs is used.
+    let common = lists.fold(masks(first), |mut common, hints| {
+        let others = masks(hints);
+        common.retain(|mask| others.contains(mask));
+        common
+    });
     for (_, hints) in provider.iter_mut().filter(|(name, _)| is_memory(name)) {
         let shared = |hint: &Hint| hint.mask.as_ref().is_none_or(|mask| common.contains(mask));
         hints.iter_mut().for_each(|hints| hints.retain(shared));

@@ -81,13 +81,8 @@ fn small_set(pod: &Pod, own: &policy::Container) -> Option<Deviation> {
 fn empty_pool(own: &policy::Container, state: &State) -> Option<Deviation> {
     let named = own.wishes.cpuset_pool().filter(|_| own.qos == QosLevel::System)?;
     let there = state.cpus.pools.keys().any(|pool| pool.starts_with(named));
-    (there && !has_cpus(state, named)).then(|| Deviation {
+    (there && state.cpus.named(named, &state.cpus.exclusive()).is_empty()).then(|| Deviation {
         flag: Flag::PoolUnknown,
         text: format!("pool {named}, which it names, has no CPU: it runs on all CPUs, as system pods do that name no pool"),
     })
-}
-
-/// Whether pools of a name that begins so have CPUs.
-pub(super) fn has_cpus(state: &State, named: &str) -> bool {
-    state.cpus.pools.iter().any(|(pool, cpus)| pool.starts_with(named) && !cpus.is_empty())
 }

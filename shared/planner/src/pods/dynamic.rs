@@ -6,7 +6,7 @@ use super::{
 use crate::{
     plan::{Flag, Reason, Rule},
     policy::{self, ContainerId, ContainerKind, Kind, Lack, Options, Wishes, memory},
-    topology_manager::{Containers, Hint, Merged, Policy, Provider, Subject},
+    topology_manager::{Containers, Hint, Merged, NODE_LIMIT, Policy, Provider, Subject},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::{Machine, NumaMask};
@@ -26,6 +26,8 @@ pub(super) struct Joining<'a> {
     pub(super) pod: &'a Pod,
     pub(super) plugins: Option<&'a Plugins>,
     pub(super) resize: bool,
+    /// The node that a hint without nodes means: see [`only_node`].
+    only_node: Option<u32>,
     /// Where hints could not be had: for which resource, and why not.
     pub(super) lacking: Option<(String, Vec<(NumaMask, Lack)>)>,
 }
@@ -77,14 +79,27 @@ impl<'a> Joining<'a> {
             pod,
             plugins: None,
             resize: false,
+            only_node: only_node(machine, rules, options, pod),
             lacking: None,
         }
     }
 
-    /// A bound container needs NUMA nodes: where nothing is to be aligned, the best of its hints.
+    /// What was merged for the resource, as the pod is placed by it.
+    pub(super) fn hint(&self, merged: &Merged, resource: &str) -> Hint {
+        let hint = merged.hint(resource);
+        match self.only_node {
+            Some(node) if hint.mask.is_none() => Hint::on(NumaMask::only(node), hint.preferred),
+            _ => hint,
+        }
+    }
+
+    /// A bound container needs NUMA nodes: where nothing is to be aligned, the best of its hints. On more nodes than can be merged
+    /// these are looked through as they are.
     pub(super) fn topology(&self, rules: &Rules) -> Policy {
         match &rules.topology {
-            Policy::None if self.pod.served_wishes().numa_binding() => Policy::BestEffort,
+            Policy::None if !self.pod.served_wishes().numa_binding() => Policy::None,
+            Policy::None if self.machine.nodes().len() > NODE_LIMIT => Policy::InCommon,
+            Policy::None => Policy::BestEffort,
             policy => amounts::aligned(policy, self.pod),
         }
     }
@@ -232,12 +247,12 @@ impl<'a> Joining<'a> {
     /// The hint for memory: its own, else that of the CPUs; of a reclaimed pod the node that its CPUs were bound to.
     pub(super) fn memory_hint(&self, asked: &Asked, merged: &Merged) -> Hint {
         let resources = asked.memory_amounts().into_keys().map(|resource| resource.to_string());
-        let hints = std::iter::once(MEMORY.to_owned()).chain(resources).map(|name| merged.hint(&name));
+        let hints = std::iter::once(MEMORY.to_owned()).chain(resources).map(|name| self.hint(merged, &name));
         if let Some(hint) = hints.into_iter().find(|hint| hint.mask.is_some()) {
             return hint;
         }
         if self.pod.served != QosLevel::Reclaimed {
-            return merged.hint(CPU);
+            return self.hint(merged, CPU);
         }
         let id = ContainerId::new(self.pod.uid.as_str(), asked.name.as_str());
         let node = self.after.cpus.containers.get(&id).and_then(|own| own.numa_hint);
@@ -269,7 +284,7 @@ impl Containers<Asked> for Joining<'_> {
         if !self.pod.has_entry(asked) {
             return Ok(());
         }
-        self.place_cpus(asked, &merged.hint(CPU))?;
+        self.place_cpus(asked, &self.hint(merged, CPU))?;
         self.place_memory(asked, &self.memory_hint(asked, merged))
     }
 }
@@ -308,6 +323,17 @@ impl Pod {
         let is_lost = |flag: &Flag| matches!(flag, Flag::NumaBindingLost | Flag::CpuOffline);
         let lost = self.served == QosLevel::Shared && self.flags.iter().any(is_lost);
         if self.served == self.qos && !lost { self.wishes.clone() } else { Wishes::default() }
+    }
+}
+
+/// `single-numa-node` says "any node" where it means all of them. On a machine of one node that is the node to which a bound pod
+/// is to be bound. Reclaimed pods are bound where that is configured, and then all of them are, as under the other policies: one
+/// that is not would have no node left.
+fn only_node(machine: &Machine, rules: &Rules, options: &Options, pod: &Pod) -> Option<u32> {
+    let binds = pod.served != QosLevel::Reclaimed || options.reclaim_numa_binding;
+    match machine.nodes() {
+        [only] if binds && rules.topology == Policy::SingleNumaNode => Some(only.id),
+        _ => None,
     }
 }
 

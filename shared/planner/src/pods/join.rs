@@ -196,7 +196,11 @@ fn total(containers: &[Asked], of: impl Fn(&Asked) -> u64) -> u64 {
 impl PodRequest {
     /// CPUs that it asks for at its peak; `None`: none.
     pub(super) fn total_cpu(&self) -> Option<MilliCpu> {
-        let total = total(&self.containers, |container| container.cpu.unwrap_or_default().0);
+        let total = self.total(|container| container.cpu.unwrap_or_default().0);
         Some(MilliCpu(total)).filter(|total| total.0 > 0)
+    }
+
+    pub(super) fn total(&self, of: impl Fn(&Asked) -> u64) -> u64 {
+        total(&self.containers, of)
     }
 }

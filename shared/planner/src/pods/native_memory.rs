@@ -54,7 +54,7 @@ impl<'a> Room<'a> {
 
     /// Whether these nodes have enough of every resource.
     fn fits(&self, mask: &NumaMask, asked: &Amounts) -> bool {
-        holds(mask, asked, |node, resource| self.usable(node, resource))
+        Rows::of(self.supply, asked, |node, resource| self.usable(node, resource)).hold(mask)
     }
 
     fn masks(&self, asked: &Amounts) -> Vec<(NumaMask, bool)> {
@@ -66,7 +66,8 @@ impl<'a> Room<'a> {
         } else {
             every_mask(&all, all.len())
         };
-        let masks = masks.into_iter().filter(|mask| self.fits(mask, asked));
+        let usable = Rows::of(self.supply, asked, |node, resource| self.usable(node, resource));
+        let masks = masks.into_iter().filter(|mask| usable.hold(mask));
         masks.map(|mask| (mask.len() == least, mask)).map(|(least, mask)| (mask, least)).collect()
     }
 
@@ -100,9 +101,9 @@ impl<'a> Room<'a> {
             return self.least_of_many(least, all, asked);
         }
         // The nodes that are large in one resource need not be large in the other.
-        let masks = |size| every_mask(all, size).into_iter().filter(move |mask| mask.len() == size);
-        let held = |mask: &NumaMask| holds(mask, asked, |node, resource| self.capacity(node, resource));
-        (least..=all.len()).find(|size| masks(*size).any(|mask| held(&mask)))
+        let capacity = Rows::of(self.supply, asked, |node, resource| self.capacity(node, resource));
+        let masks = every_mask(all, all.len());
+        masks.iter().find(|mask| mask.len() >= least && capacity.hold(mask)).map(NumaMask::len)
     }
 
     /// [`least`](Self::least) where not every set can be tried: the smallest size of which one was found.
@@ -177,10 +178,30 @@ impl<'a> Room<'a> {
     }
 }
 
-fn holds(mask: &NumaMask, asked: &Amounts, has: impl Fn(u32, Resource) -> u64) -> bool {
-    asked.iter().all(|(resource, bytes)| {
-        mask.iter().map(|node| has(node, *resource)).fold(0, u64::saturating_add) >= bytes.0
-    })
+/// What each node has of what is asked for: looked up once, since there can be very many sets of nodes.
+struct Rows {
+    asked: Vec<u64>,
+    nodes: Vec<(u32, Vec<u64>)>,
+}
+
+// === impl Rows ===
+
+impl Rows {
+    fn of(supply: &Supply, asked: &Amounts, has: impl Fn(u32, Resource) -> u64) -> Self {
+        let row = |node: &u32| (*node, asked.keys().map(|resource| has(*node, *resource)).collect());
+        Self {
+            asked: asked.values().map(|bytes| bytes.0).collect(),
+            nodes: supply.0.keys().map(row).collect(),
+        }
+    }
+
+    /// Whether these nodes have enough of every resource.
+    fn hold(&self, mask: &NumaMask) -> bool {
+        self.asked.iter().enumerate().all(|(at, asked)| {
+            let chosen = self.nodes.iter().filter(|(node, _)| mask.contains(*node));
+            chosen.filter_map(|(_, row)| row.get(at)).copied().fold(0, u64::saturating_add) >= *asked
+        })
+    }
 }
 
 /// Takes this much off what the lenders have: it is used again.

@@ -78,7 +78,7 @@ impl<'a> Seen<'a> {
         self.agent == other.agent
             && self.refuge == other.refuge
             && self.mems == other.mems
-            && self.state.cpus.reserved == other.state.cpus.reserved
+            && self.kept() == other.kept()
             && pools(self) == pools(other)
     }
 
@@ -120,7 +120,7 @@ impl<'a> Seen<'a> {
             if own && !entry.cpus.is_subset(self.machine.online()) {
                 flags.insert(Flag::CpuOffline);
             }
-            if own && !entry.cpus.is_disjoint(&self.state.cpus.reserved) {
+            if own && !entry.cpus.is_disjoint(&self.kept()) {
                 flags.insert(Flag::OnReserved);
             }
             if own && self.spans(entry, &placement.cpus) {
@@ -172,7 +172,7 @@ impl<'a> Seen<'a> {
             return entry.pool();
         }
         match entry.wishes.cpuset_pool() {
-            Some(named) if deviations::has_cpus(self.state, named) => named,
+            Some(named) if !self.state.cpus.named(named, &self.exclusive).is_empty() => named,
             named => {
                 if named.is_some() {
                     flags.insert(Flag::PoolUnknown);
@@ -182,10 +182,14 @@ impl<'a> Seen<'a> {
         }
     }
 
+    /// CPUs that are kept for the system or for interrupts: what of them is in a set already stays there.
+    fn kept(&self) -> CpuSet {
+        &self.state.cpus.reserved | &self.state.cpus.pool(INTERRUPT)
+    }
+
     /// CPUs that could be given exclusively.
     fn free(&self) -> CpuSet {
-        let kept = &self.state.cpus.reserved | &self.state.cpus.pool(INTERRUPT);
-        self.machine.online() - self.machine.isolated() - &self.exclusive - &kept
+        self.machine.online() - self.machine.isolated() - &self.exclusive - &self.kept()
     }
 }
 
@@ -249,9 +253,12 @@ pub fn pools(state: &State, machine: &Machine) -> BTreeMap<String, CpuSet> {
     let pools = state.cpus.pools.iter();
     let mut pools: BTreeMap<_, _> =
         pools.map(|(name, cpus)| (name.clone(), cpus & machine.online())).collect();
-    // Reserved CPUs that became so later stay with the set that has them.
-    if let Some(reserve) = pools.get_mut(RESERVE) {
-        *reserve -= &state.cpus.exclusive();
+    // CPUs that are kept for something else since stay with the set that has them.
+    let exclusive = state.cpus.exclusive();
+    for kept in [RESERVE, INTERRUPT] {
+        if let Some(kept) = pools.get_mut(kept) {
+            *kept -= &exclusive;
+        }
     }
     let rising = state.cpus.containers.kinds().filter(|own| own.qos == QosLevel::Shared && own.ramp_up);
     for own in rising {
@@ -276,14 +283,14 @@ pub(super) fn open(state: &State, machine: &Machine) -> CpuSet {
     machine.online() - machine.isolated() - &state.cpus.exclusive()
 }
 
-/// Where a shared pod would run if one came.
+/// Where a shared pod would run if one came; nowhere, if all that there is belongs to others.
 pub(super) fn unclaimed(state: &State, machine: &Machine) -> CpuSet {
     let seen = Seen::of(state, machine);
     let bound = state.cpus.containers.kinds().filter(|own| own.is_bound_shared() || own.is_exclusive());
     let nodes = bound.fold(NumaMask::new(), |union, own| union | &machine.nodes_of(&own.cpus));
     let kept = machine.nodes().iter().filter(|node| nodes.contains(node.id));
     let kept = kept.fold(CpuSet::new(), |union, node| union | &node.cpus);
-    first([seen.free() - &kept, seen.refuge])
+    seen.free() - &kept
 }
 
 /// All CPUs but the isolated ones.

@@ -20,7 +20,8 @@ pub struct Pool {
     pub pods: usize,
 }
 
-/// The four pools that there always are, then all others by name. Where no shared pod runs, `share` is where one would.
+/// The four pools that there always are, then all others by name. Where no shared pod runs, `share` is where one would: empty if
+/// there is no CPU for it. None but `system` has a CPU that is somebody's own, and none has isolated ones.
 pub fn pools(state: &State, machine: &Machine) -> Vec<Pool> {
     let mut cpus = placement::pools(state, machine);
     cpus.entry(SHARE.to_owned()).or_insert_with(|| placement::unclaimed(state, machine));

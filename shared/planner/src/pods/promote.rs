@@ -1,7 +1,9 @@
 //! Pods that run in the shared pool because there was no room: dedicated ones get their set as soon as there is, and those whose
 //! binding was lost are bound again.
 
-use super::{Asked, CpuPolicy, Plan, Plugins, Pod, PodRequest, Rules, State, Trace, division, join, settled};
+use super::{
+    Asked, CpuPolicy, Plan, Plugins, Pod, PodRequest, Role, Rules, State, Trace, division, join, settled,
+};
 use crate::plan::Flag;
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
@@ -11,10 +13,14 @@ use std::collections::BTreeSet;
 /// What sends a dedicated pod to the shared pool until there is room.
 const MAKESHIFT: [Flag; 2] = [Flag::AdoptedWithoutRoom, Flag::CpuOffline];
 
+/// Who gets what it waited for in one plan, at the most: nobody who starts meanwhile waits long. The next plan goes on.
+const SERVED: usize = 16;
+
 /// Gives each dedicated pod that was left without a set one, and binds shared ones whose binding was lost, where there is room now;
-/// those that were decided first come first, again and again until nobody else fits: who is given CPUs of its own leaves room in the
-/// pool, which may be what an older one waits for. Under the native policy each container that was left without a set gets one.
-/// Nothing is refused: what does not fit waits on.
+/// those that were decided first come first, again and again until nobody else fits: who is bound to a node again leaves the pool,
+/// which an older one may need the CPUs of. Under the native policy each container that was left without a set gets one.
+/// Nothing is refused: what does not fit waits on. At most 16 pods (under the native policy: containers) are served at once; as
+/// long as the plan is not empty, another one may serve more.
 pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
     promote_traced(state, machine, rules, &mut Trace::off())
 }
@@ -23,14 +29,19 @@ pub fn promote(state: &State, machine: &Machine, rules: &Rules) -> Plan {
 pub fn promote_traced(state: &State, machine: &Machine, rules: &Rules, trace: &mut Trace) -> Plan {
     let machine = rules.confine(machine);
     let mut after = state.clone();
-    // Each pass but the last gives a container what it waited for; there are seldom more than two.
-    let most = state.cpus.containers.len() + 1;
-    let _ = (0..most).find(|_| !pass(&mut after, &machine, rules, trace));
+    let mut left = SERVED;
+    while left > 0 {
+        let before = left;
+        pass(&mut after, &machine, rules, &mut left, trace);
+        if left == before {
+            break;
+        }
+    }
     Plan::between(state, after, &machine)
 }
 
-/// Tries each pod that waits once, the oldest first. Whether somebody got what it had waited for.
-fn pass(after: &mut State, machine: &Machine, rules: &Rules, trace: &mut Trace) -> bool {
+/// Tries each pod that waits once, the oldest first, as long as somebody may be served.
+fn pass(after: &mut State, machine: &Machine, rules: &Rules, left: &mut usize, trace: &mut Trace) {
     let state = after.clone();
     let native = matches!(rules.cpu_policy, CpuPolicy::Native(_));
     let makeshift = state.pods.of_kind(|pod| if native { is_flagged(pod) } else { is_makeshift(pod) });
@@ -41,36 +52,80 @@ fn pass(after: &mut State, machine: &Machine, rules: &Rules, trace: &mut Trace) 
     };
     let mut waiting: Vec<&Pod> = makeshift.map(|(_, pod)| pod).filter(wants).collect();
     waiting.sort_by_key(|pod| (pod.since_unix_ms, &pod.uid));
-    let mut served = false;
+    if native {
+        let mut in_vain = InVain::default();
+        for pod in waiting {
+            promote_containers(after, machine, rules, pod, left, &mut in_vain, trace);
+        }
+        return;
+    }
+    // What those ask for who wait is no shared pods' demand that would keep one of them off a node: they ask for room of their own.
+    let mut quiet = state.clone();
+    for pod in &waiting {
+        quiet.cpus.change_of_pod(&pod.uid, |_, _| true, |own| own.request = MilliCpu(0));
+    }
     let mut still: BTreeSet<&str> = waiting.iter().map(|pod| pod.uid.as_str()).collect();
+    let mut in_vain = InVain::default();
     for pod in waiting {
+        if *left == 0 {
+            return;
+        }
+        if in_vain.has(pod, &pod.containers) {
+            continue;
+        }
         still.remove(pod.uid.as_str());
-        if native {
-            served |= promote_containers(after, machine, rules, pod, trace);
-        } else if let Some(promoted) = promoted(after, machine, rules, pod, &still, trace) {
-            *after = promoted;
-            served = true;
+        if let Some((promoted, others_quiet)) = promoted((after, &quiet), machine, rules, pod, &still, trace)
+        {
+            (*after, quiet) = (promoted, others_quiet);
+            in_vain = InVain::default();
+            *left -= 1;
         } else {
             still.insert(&pod.uid);
+            in_vain.note(pod, &pod.containers);
         }
     }
-    served
 }
 
-/// The state with the pod placed anew. What the others ask for who wait as well is no shared pods' demand that would keep it off a
-/// node: they ask for room of their own, and it is its turn.
+/// Who was tried in vain since somebody was served last: another one who asks for the same is not tried.
+#[derive(Default)]
+struct InVain<'p>(Vec<(&'p Pod, Vec<Asked>)>);
+
+// === impl InVain ===
+
+impl<'p> InVain<'p> {
+    fn has(&self, pod: &Pod, asked: &[Asked]) -> bool {
+        let same = |known: &(&Pod, Vec<Asked>)| {
+            known.0.qos == pod.qos
+                && known.0.class == pod.class
+                && known.0.main == pod.main
+                && known.0.wishes == pod.wishes
+                && known.1 == asked
+        };
+        Self::is_like_others(pod) && self.0.iter().any(same)
+    }
+
+    fn note(&mut self, pod: &'p Pod, asked: &[Asked]) {
+        if Self::is_like_others(pod) {
+            self.0.push((pod, asked.to_vec()));
+        }
+    }
+
+    /// What its name or its own init containers had may be had by this pod alone.
+    fn is_like_others(pod: &Pod) -> bool {
+        !pod.wishes.numa_exclusive() && pod.containers.iter().all(|asked| asked.role != Role::Init)
+    }
+}
+
+/// The state with the pod placed anew, and the same in which the others who wait ask for nothing, as they do in the second one given.
 fn promoted(
-    state: &State,
+    (state, quiet): (&State, &State),
     machine: &Machine,
     rules: &Rules,
     pod: &Pod,
     others: &BTreeSet<&str>,
     trace: &mut Trace,
-) -> Option<State> {
-    let mut attempt = state.clone();
-    for uid in others {
-        attempt.cpus.change_of_pod(uid, |_, _| true, |own| own.request = MilliCpu(0));
-    }
+) -> Option<(State, State)> {
+    let mut attempt = quiet.clone();
     attempt.pods.remove(&pod.uid);
     attempt.drop_containers(&pod.uid, |_| true);
     settled::settle(&mut attempt, machine, rules);
@@ -79,23 +134,18 @@ fn promoted(
     let plugins = Plugins { given: pod.given.clone(), ..Plugins::default() };
     let request = PodRequest { flags, plugins, ..again(pod, pod.containers.clone()) };
     let mark = trace.mark();
-    match join::admit(&mut attempt, machine, rules, &request, trace) {
-        Ok(()) => {
-            for uid in others {
-                ask_again(&mut attempt, state, uid);
-            }
-            settled::settle(&mut attempt, machine, rules);
-            if settled::check(state, &attempt, machine).is_ok() {
-                return Some(attempt);
-            }
-            trace.rewind(mark);
-            None
+    if join::admit(&mut attempt, machine, rules, &request, trace).is_ok() {
+        let quiet = attempt.clone();
+        for uid in others {
+            ask_again(&mut attempt, state, uid);
         }
-        Err(_) => {
-            trace.rewind(mark);
-            None
+        settled::settle(&mut attempt, machine, rules);
+        if settled::check(state, &attempt, machine).is_ok() {
+            return Some((attempt, quiet));
         }
     }
+    trace.rewind(mark);
+    None
 }
 
 /// The pod's containers ask for what they asked for before.
@@ -106,28 +156,35 @@ fn ask_again(attempt: &mut State, before: &State, uid: &str) {
     }
 }
 
-/// Each container in itself: what the others of the pod have stays with them. Whether one got its set.
-fn promote_containers(
+/// Each container in itself: what the others of the pod have stays with them.
+fn promote_containers<'p>(
     after: &mut State,
     machine: &Machine,
     rules: &Rules,
-    pod: &Pod,
+    pod: &'p Pod,
+    left: &mut usize,
+    in_vain: &mut InVain<'p>,
     trace: &mut Trace,
-) -> bool {
-    let mut served = false;
+) {
     for lacking in division::lacking(after, pod) {
+        let asked = std::slice::from_ref(&lacking);
+        if *left == 0 || in_vain.has(pod, asked) {
+            continue;
+        }
         let mut attempt = after.clone();
         attempt.drop_containers(&pod.uid, |name| name == lacking.name);
         attempt.change_pod(&pod.uid, |pod| pod.containers.retain(|own| own.name != lacking.name));
-        let request = again(pod, vec![lacking]);
+        let request = again(pod, vec![lacking.clone()]);
         let mark = trace.mark();
         if join::admit(&mut attempt, machine, rules, &request, trace).is_err() {
             trace.rewind(mark);
+            in_vain.note(pod, asked);
         } else {
             // The order in which they were told is kept.
             attempt.change_pod(&pod.uid, |known| known.containers.clone_from(&pod.containers));
             *after = attempt;
-            served = true;
+            *in_vain = InVain::default();
+            *left -= 1;
         }
     }
     if division::lacking(after, pod).is_empty() {
@@ -136,7 +193,6 @@ fn promote_containers(
             pod.served = pod.qos;
         });
     }
-    served
 }
 
 /// These containers of a pod that is known, as if they came anew.

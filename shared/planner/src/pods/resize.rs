@@ -103,7 +103,7 @@ fn of_level(
         return Err(super::join::unaligned(refused, rules, pod, &[]));
     }
     if old.cpu != new.cpu && !follows {
-        joining.place_cpus(new, &merged.hint(dynamic::CPU))?;
+        joining.place_cpus(new, &joining.hint(&merged, dynamic::CPU))?;
     }
     let bound = pod.served_wishes().numa_binding();
     // The memory of a dedicated pod that is not bound lies beside its CPUs, wherever they are.

@@ -3,7 +3,7 @@
 use super::{CpuPolicy, Pod, Refusal, Rules, State, placement, refuse, shortage};
 use crate::{
     plan::{Flag, Reason, Rule},
-    policy::{self, Container, ContainerId, Options, RESERVE, SHARE, memory},
+    policy::{self, Container, ContainerId, INTERRUPT, Options, RESERVE, SHARE, memory},
 };
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
@@ -76,7 +76,8 @@ fn settle_native(cpus: &mut policy::State, machine: &Machine) {
         Some(&share).filter(|share| container.qos != QosLevel::Dedicated && container.cpus != **share)
     };
     cpus.containers.update(moves, |container, share| container.cpus.clone_from(share));
-    cpus.pools = [(SHARE.to_owned(), share), (RESERVE.to_owned(), cpus.reserved.clone())].into();
+    cpus.pools.retain(|name, _| name == INTERRUPT);
+    cpus.pools.extend([(SHARE.to_owned(), share), (RESERVE.to_owned(), cpus.reserved.clone())]);
 }
 
 /// Refuses what would leave a container without CPUs that has some before, or that is new.

@@ -1,7 +1,7 @@
 //! Refusals for people: what is needed, what is free, what keeps the last CPU, and the rule that decided.
 
-use super::{Class, CpuPolicy, PodRequest, Refusal, Rules, State, placement};
-use crate::plan::{NumaFree, Reason};
+use super::{Asked, Class, CpuPolicy, PodRequest, Refusal, Role, Rules, State, placement};
+use crate::plan::{NumaFree, Reason, exclusive_cpus};
 use oxalyst_qos::QosLevel;
 use oxalyst_topology::Machine;
 use oxalyst_units::MilliCpu;
@@ -30,21 +30,18 @@ pub(super) fn not_admitted(
     if !is_shortage(&refusal) {
         return refusal;
     }
-    let own = match rules.cpu_policy {
-        CpuPolicy::Dynamic(_) => pod.qos == QosLevel::Dedicated,
-        CpuPolicy::Native(_) => pod.class == Class::Guaranteed,
-    };
+    let own = pod.own_cpu(rules, asked);
     let free = free_in_words(&refusal.free);
     let rule = &refusal.message;
     refusal.message = match asked {
-        Some(asked) if own => {
-            let need = usize::try_from(asked.ceil_cpus()).unwrap_or(usize::MAX);
+        Some(asked) if own > MilliCpu(0) => {
+            let need = usize::try_from(own.ceil_cpus()).unwrap_or(usize::MAX);
             let left: usize = refusal.free.iter().map(|node| node.cpus.len()).sum();
             let keepers = if need <= left { keepers(state) } else { String::new() };
             let (what, be) = (cpus(need), are(need));
             format!(
-                "{what} of its own {be} needed (request {}), {free}{keepers}; refused because {rule}",
-                request(asked)
+                "{what} of its own {be} needed ({}), {free}{keepers}; refused because {rule}",
+                requests(own, asked)
             )
         }
         Some(asked) => {
@@ -53,6 +50,15 @@ pub(super) fn not_admitted(
         None => format!("a shared CPU is needed, {free}; refused because {rule}"),
     };
     refusal
+}
+
+/// What the whole pod asks for, and what of it its set is as large as where that is another amount.
+fn requests(own: MilliCpu, asked: MilliCpu) -> String {
+    if own == asked {
+        format!("request {}", request(asked))
+    } else {
+        format!("request {}, of which {} count for it", request(asked), request(own))
+    }
 }
 
 fn is_shortage(refusal: &Refusal) -> bool {
@@ -119,5 +125,26 @@ fn request(asked: MilliCpu) -> String {
         "" if whole == 1 => "1 CPU".to_owned(),
         "" => format!("{whole} CPUs"),
         decimals => format!("{whole}.{decimals} CPUs"),
+    }
+}
+
+// === impl PodRequest ===
+
+impl PodRequest {
+    /// What the CPUs of its own are to hold, of a pod that asks for so much in total.
+    fn own_cpu(&self, rules: &Rules, asked: Option<MilliCpu>) -> MilliCpu {
+        let asked = asked.unwrap_or_default();
+        match rules.cpu_policy {
+            CpuPolicy::Dynamic(_) if self.qos == QosLevel::Dedicated => {
+                let apps = || self.containers.iter().filter(|asked| asked.role == Role::App);
+                let main = apps().next().or(self.containers.first());
+                main.and_then(|main| main.cpu).filter(|cpu| cpu.0 > 0).unwrap_or(asked)
+            }
+            CpuPolicy::Native(_) if self.class == Class::Guaranteed => {
+                let own = |asked: &Asked| asked.cpu.filter(|cpu| exclusive_cpus(*cpu).is_some());
+                MilliCpu(self.total(|asked| own(asked).unwrap_or_default().0))
+            }
+            CpuPolicy::Dynamic(_) | CpuPolicy::Native(_) => MilliCpu(0),
+        }
     }
 }

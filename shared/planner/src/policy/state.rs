@@ -236,6 +236,13 @@ impl State {
         self.pools.get(name).cloned().unwrap_or_default()
     }
 
+    /// The CPUs of all pools whose names begin so, but those that are somebody's own: what is kept for a pool now may be in a set of
+    /// before.
+    pub(crate) fn named(&self, prefix: &str, exclusive: &CpuSet) -> CpuSet {
+        let pools = self.pools.iter().filter(|(name, _)| name.starts_with(prefix));
+        pools.fold(CpuSet::new(), |union, (_, cpus)| union | cpus) - exclusive
+    }
+
     /// Every CPU that a dedicated container has for itself.
     pub fn exclusive(&self) -> CpuSet {
         exclusive(&self.containers)

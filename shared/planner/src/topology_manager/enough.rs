@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 pub(crate) const EVERY_SET_NODES: usize = 16;
 
 /// Sets that a resource is offered at the most on machines with more than `EVERY_SET_NODES` (16) nodes, the set of all of them aside.
-pub const OFFERED_SETS: usize = 1 << 14;
+pub const OFFERED_SETS: usize = 1 << 12;
 
 /// Nodes that are tried as the next one of a set, at the most, for one resource.
 const STEPS: usize = OFFERED_SETS * 64;

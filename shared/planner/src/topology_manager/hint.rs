@@ -19,6 +19,14 @@ pub type Hints = Option<Vec<Hint>>;
 /// What one provider says of a container (or of a pod): resource name → hints. Without any entry it has no opinion at all.
 pub type Provider = BTreeMap<String, Hints>;
 
+/// What one resource offers, to look in for many sets of nodes: lists are long.
+pub(crate) struct Offered<'a> {
+    /// Each set, and whether it is preferred.
+    pub(super) sets: BTreeMap<&'a NumaMask, bool>,
+    /// Whether any nodes would do, and whether that is preferred.
+    anywhere: Option<bool>,
+}
+
 /// Stands for a provider without entries, and for "no provider at all", where results are listed by resource.
 pub const ANY_RESOURCE: &str = "*";
 
@@ -54,5 +62,25 @@ impl Hint {
     /// Any node.
     pub const fn anywhere(preferred: bool) -> Self {
         Self { mask: None, preferred }
+    }
+}
+
+// === impl Offered ===
+
+impl<'a> Offered<'a> {
+    pub(crate) fn of(hints: &'a [Hint]) -> Self {
+        let mut offered = Self { sets: BTreeMap::new(), anywhere: None };
+        for hint in hints {
+            match &hint.mask {
+                Some(mask) => *offered.sets.entry(mask).or_default() |= hint.preferred,
+                None => offered.anywhere = Some(offered.anywhere.unwrap_or_default() || hint.preferred),
+            }
+        }
+        offered
+    }
+
+    /// Whether it prefers these nodes; `None`: it cannot have them.
+    pub(crate) fn prefers(&self, mask: &NumaMask) -> Option<bool> {
+        self.sets.get(mask).copied().max(self.anywhere)
     }
 }

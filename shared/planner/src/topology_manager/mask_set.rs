@@ -1,13 +1,11 @@
 //! Sets of masks, and which masks two sets of them can intersect to.
 
-use std::collections::BTreeSet;
-
 /// Up to so many nodes a set has a bit for each of the 2ⁿ masks.
 const DENSE_NODES: usize = 16;
 
 /// Above [`DENSE_NODES`], from this many pairs on, only masks of the smallest size and the next are looked at, the widest,
 /// and those that are in both sets.
-const PAIR_LIMIT: usize = 1 << 20;
+const PAIR_LIMIT: usize = 1 << 17;
 
 /// A set of non-empty masks of some number of nodes.
 #[derive(Clone)]
@@ -15,7 +13,8 @@ pub(super) struct MaskSet {
     nodes: usize,
     /// A bit a mask, if there are few enough nodes; else nothing.
     dense: Vec<u64>,
-    sparse: BTreeSet<u64>,
+    /// Else the masks, ascending.
+    sparse: Vec<u64>,
 }
 
 // === impl MaskSet ===
@@ -23,27 +22,25 @@ pub(super) struct MaskSet {
 impl MaskSet {
     pub(super) fn of(nodes: usize, masks: impl IntoIterator<Item = u64>) -> Self {
         let words = if nodes <= DENSE_NODES { (1usize << nodes).div_ceil(64) } else { 0 };
-        let mut set = Self { nodes, dense: vec![0; words], sparse: BTreeSet::new() };
-        for mask in masks {
-            set.insert(mask);
+        let mut set = Self { nodes, dense: vec![0; words], sparse: Vec::new() };
+        let masks = masks.into_iter().filter(|mask| *mask != 0);
+        if nodes > DENSE_NODES {
+            set.sparse.extend(masks);
+            set.sparse.sort_unstable();
+            set.sparse.dedup();
+        } else {
+            for mask in masks {
+                if let Some(word) = set.dense.get_mut((mask / 64) as usize) {
+                    *word |= 1 << (mask % 64);
+                }
+            }
         }
         set
     }
 
-    fn insert(&mut self, mask: u64) {
-        if mask == 0 {
-            return;
-        }
-        if self.nodes > DENSE_NODES {
-            self.sparse.insert(mask);
-        } else if let Some(word) = self.dense.get_mut((mask / 64) as usize) {
-            *word |= 1 << (mask % 64);
-        }
-    }
-
     pub(super) fn contains(&self, mask: u64) -> bool {
         let bit = |word: &u64| word >> (mask % 64) & 1 == 1;
-        self.dense.get((mask / 64) as usize).is_some_and(bit) || self.sparse.contains(&mask)
+        self.dense.get((mask / 64) as usize).is_some_and(bit) || self.sparse.binary_search(&mask).is_ok()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -52,7 +49,7 @@ impl MaskSet {
 
     /// The masks, ascending.
     pub(super) fn to_vec(&self) -> Vec<u64> {
-        let mut masks: Vec<u64> = self.sparse.iter().copied().collect();
+        let mut masks: Vec<u64> = self.sparse.clone();
         for (base, word) in (0u64..).step_by(64).zip(&self.dense) {
             let mut rest = *word;
             while rest != 0 {

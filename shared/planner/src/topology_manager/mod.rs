@@ -7,6 +7,7 @@
 
 mod enough;
 mod hint;
+mod in_common;
 mod mask_set;
 mod nodes;
 mod numeric;
@@ -17,6 +18,7 @@ mod scope;
 
 pub use enough::OFFERED_SETS;
 pub(crate) use enough::{Budget, EVERY_SET_NODES, Enough, place_in_order};
+pub(crate) use hint::Offered;
 pub use hint::{ANY_RESOURCE, Hint, Hints, Provider, impossible, minima};
 pub use nodes::{NODE_LIMIT, Nodes, TooManyNodes, every_mask};
 pub use policy::{Merged, Policy, UnknownPolicy, merge};

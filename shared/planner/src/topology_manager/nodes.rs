@@ -73,9 +73,11 @@ impl Nodes {
     /// of one size as their average does.
     pub(crate) fn distance(&self, mask: &NumaMask) -> u64 {
         let Some(distances) = &self.distances else { return 0 };
-        let rows = self.all.iter().zip(distances).filter(|(id, _)| mask.contains(*id));
-        rows.flat_map(|(_, row)| self.all.iter().zip(row).filter(|(id, _)| mask.contains(*id)))
-            .map(|(_, distance)| u64::from(*distance))
+        let places: Vec<usize> =
+            (0..).zip(self.all.iter()).filter(|(_, id)| mask.contains(*id)).map(|(at, _)| at).collect();
+        let rows = places.iter().filter_map(|at| distances.get(*at));
+        rows.flat_map(|row| places.iter().filter_map(|at| row.get(*at)))
+            .map(|distance| u64::from(*distance))
             .sum()
     }
 }
@@ -83,19 +85,20 @@ impl Nodes {
 /// Every mask of one to `sizes` of these nodes: small ones first, among masks of one size in ascending order of their bits.
 /// There are 2ⁿ−1 of them if `sizes` is not below n.
 pub fn every_mask(nodes: &NumaMask, sizes: usize) -> Vec<NumaMask> {
+    let ids: Vec<u32> = nodes.iter().collect();
     let mut masks = Vec::new();
-    let mut of_size = vec![(NumaMask::new(), None)];
-    for _ in 0..sizes.min(nodes.len()) {
-        // Highest node last: appending ever higher ones, sorted by bits, keeps each mask unique.
-        let grown = of_size.iter().flat_map(|(mask, highest): &(NumaMask, Option<u32>)| {
-            nodes
-                .iter()
-                .filter(move |node| highest.is_none_or(|highest| *node > highest))
-                .map(move |node| (mask | &NumaMask::only(node), Some(node)))
-        });
-        of_size = grown.collect();
-        of_size.sort_by(|(a, _), (b, _)| by_bits(a, b));
-        masks.extend(of_size.iter().map(|(mask, _)| mask.clone()));
+    for size in 1..=sizes.min(ids.len()) {
+        // The lowest nodes first; then the lowest node that can move up does, and those below it start anew.
+        let mut places: Vec<usize> = (0..size).collect();
+        loop {
+            masks.push(places.iter().filter_map(|at| ids.get(*at)).copied().collect());
+            let ends = places.iter().skip(1).copied().chain([ids.len()]);
+            let moves = places.iter().zip(ends).position(|(place, end)| place + 1 < end);
+            let Some(moves) = moves else { break };
+            for (at, place) in places.iter_mut().enumerate().take(moves + 1) {
+                *place = if at == moves { *place + 1 } else { at };
+            }
+        }
     }
     masks
 }

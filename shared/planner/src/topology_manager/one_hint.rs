@@ -9,7 +9,7 @@ use super::{
     nodes::Nodes,
     pack::{Numbering, Packed},
 };
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 
 /// The best hint for all of these lists; all nodes, not preferred, where nothing is possible.
 pub(super) fn best(nodes: &Nodes, numbering: &Numbering, lists: &[Vec<Packed>]) -> Packed {
@@ -64,14 +64,12 @@ struct Order<'a> {
 impl Order<'_> {
     /// The narrowest.
     fn best_preferred(&self, masks: Vec<u64>) -> Option<u64> {
-        let narrow = |a: &u64, b: &u64| a.count_ones().cmp(&b.count_ones()).then_with(|| self.tie(*a, *b));
-        masks.into_iter().min_by(narrow)
+        self.least(masks, u64::count_ones)
     }
 
     /// The size wanted, else the widest below, else the narrowest above.
     fn best_other(&self, masks: Vec<u64>) -> Option<u64> {
-        let near = |a: &u64, b: &u64| self.size(*a).cmp(&self.size(*b)).then_with(|| self.tie(*a, *b));
-        masks.into_iter().min_by(near)
+        self.least(masks, |mask| self.size(mask))
     }
 
     fn size(&self, mask: u64) -> (bool, Reverse<u32>, u32) {
@@ -79,9 +77,14 @@ impl Order<'_> {
         if size <= self.wanted { (false, Reverse(size), 0) } else { (true, Reverse(0), size) }
     }
 
-    /// Masks of one size: the closest if that is asked for, else and then the smaller number.
-    fn tie(&self, a: u64, b: u64) -> Ordering {
-        let distance = |mask| self.nodes.distance(&self.numbering.unpack(mask));
-        if self.nodes.prefers_closest() { distance(a).cmp(&distance(b)).then(a.cmp(&b)) } else { a.cmp(&b) }
+    /// The mask of the least size; of several of one size the closest if that is asked for, else and then the smaller number. How far
+    /// apart the nodes of a mask lie is summed up for these alone: there can be very many.
+    fn least<S: Ord>(&self, masks: Vec<u64>, size: impl Fn(u64) -> S) -> Option<u64> {
+        let least = masks.iter().map(|mask| size(*mask)).min()?;
+        let of_it = masks.into_iter().filter(|mask| size(*mask) == least);
+        if !self.nodes.prefers_closest() {
+            return of_it.min();
+        }
+        of_it.min_by_key(|mask| (self.nodes.distance(&self.numbering.unpack(*mask)), *mask))
     }
 }

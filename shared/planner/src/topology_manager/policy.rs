@@ -2,6 +2,7 @@
 
 use super::{
     hint::{ANY_RESOURCE, Hint, Provider, impossible},
+    in_common,
     nodes::{Nodes, TooManyNodes},
     numeric, one_hint,
     pack::{Numbering, Packed},
@@ -13,6 +14,9 @@ use std::collections::BTreeMap;
 pub enum Policy {
     /// Nothing is merged, everything admitted.
     None,
+    /// `none` for a container that must be somewhere, on more nodes than can be merged: the best set of nodes that its resources have
+    /// in common; always admitted.
+    InCommon,
     /// One hint for all resources, the best there is; always admitted.
     BestEffort,
     /// The same hint; admitted if every resource prefers it.
@@ -51,10 +55,14 @@ pub struct Merged {
 /// visited in ascending order of their names.
 ///
 /// # Errors
-/// More than [`NODE_LIMIT`](super::NODE_LIMIT) different NUMA nodes, under any policy but `none`.
+/// More than [`NODE_LIMIT`](super::NODE_LIMIT) different NUMA nodes, under any policy but [`Policy::None`] and [`Policy::InCommon`].
 pub fn merge(policy: &Policy, nodes: &Nodes, providers: &[Provider]) -> Result<Merged, TooManyNodes> {
     if *policy == Policy::None {
         return Ok(Merged { admit: true, best: Some(BTreeMap::new()) });
+    }
+    if *policy == Policy::InCommon {
+        let best = in_common::best(providers).unwrap_or(Hint::anywhere(true));
+        return Ok(Merged { admit: true, best: Some([(ANY_RESOURCE.to_owned(), best)].into()) });
     }
     let hints = || providers.iter().flat_map(Provider::values).flatten().flatten();
     let masks = hints().filter_map(|hint| hint.mask.as_ref());
@@ -62,7 +70,9 @@ pub fn merge(policy: &Policy, nodes: &Nodes, providers: &[Provider]) -> Result<M
     let (resources, mut lists) = filtered(&numbering, providers);
     let one = |lists: &[Vec<Packed>]| one_hint::best(nodes, &numbering, lists);
     Ok(match policy {
-        Policy::None | Policy::BestEffort => for_all(&resources, one(&lists), &numbering, true),
+        Policy::None | Policy::InCommon | Policy::BestEffort => {
+            for_all(&resources, one(&lists), &numbering, true)
+        }
         Policy::Restricted => {
             let best = one(&lists);
             for_all(&resources, best, &numbering, best.preferred)
@@ -150,7 +160,7 @@ impl Policy {
     /// Its name.
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::None => "none",
+            Self::None | Self::InCommon => "none",
             Self::BestEffort => "best-effort",
             Self::Restricted => "restricted",
             Self::SingleNumaNode => "single-numa-node",

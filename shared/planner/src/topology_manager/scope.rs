@@ -72,7 +72,7 @@ pub fn align<C, P: Containers<C>>(
     containers: &[C],
     pod: &mut P,
 ) -> Result<(), Unaligned<P::Error>> {
-    if *policy != Policy::None {
+    if !matches!(policy, Policy::None | Policy::InCommon) {
         // Before anybody lists sets of so many nodes.
         nodes.within_limit().map_err(Unaligned::TooManyNodes)?;
     }

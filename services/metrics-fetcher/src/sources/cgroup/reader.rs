@@ -142,7 +142,7 @@ impl Handler<Done> for Reader {
             ctx.stop();
             return;
         };
-        self.wiring.metrics.observe(&snapshot.pass);
+        self.wiring.metrics.observe(&snapshot);
         self.wiring
             .facts
             .set("containers", snapshot.containers.iter().filter(|s| s.removed.is_none()).count());

@@ -5,6 +5,7 @@ use super::super::{
     request::{fits, whole},
     view::{View, node_of},
 };
+use super::dedicated::unbound_free;
 use crate::topology_manager::{Hint, Hints};
 use oxalyst_topology::NumaMask;
 use oxalyst_units::MilliCpu;
@@ -62,14 +63,18 @@ pub(super) fn resized_dedicated(
     known: &Container,
 ) -> Result<NumaMask, Refusal> {
     let mask = view.machine.nodes_of(&known.cpus);
-    let have =
-        if known.wishes.numa_binding() { view.free_on(&mask) } else { super::dedicated::unbound_free(view) };
+    let bound = known.wishes.numa_binding();
+    let (have, place) = if bound {
+        (view.free_on(&mask), format!("NUMA node(s) {mask}"))
+    } else {
+        (unbound_free(view), "NUMA nodes without exclusive and bound shared pods".to_owned())
+    };
     let could = &have | &known.cpus;
     if fits(request.aggregated(), could.len()) {
         return Ok(mask);
     }
     Err(Refusal::insufficient(format!(
-        "the container asks for {} CPUs; with the {} that it has it could have {} on NUMA node(s) {mask}",
+        "the container asks for {} CPUs; with the {} that it has it could have {} on {place}",
         request.aggregated(),
         known.cpus.len(),
         could.len()

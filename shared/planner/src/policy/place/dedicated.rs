@@ -68,10 +68,7 @@ impl Placing<'_> {
 
     fn evenly(&self, view: &View<'_>, mask: &NumaMask, need: usize) -> Result<CpuSet, Refusal> {
         if !need.is_multiple_of(mask.len()) {
-            return Err(Refusal::invalid(format!(
-                "{need} CPUs cannot be distributed evenly over the {} NUMA nodes {mask}",
-                mask.len()
-            )));
+            return Err(self.uneven(need, mask));
         }
         let share = need / mask.len();
         mask.iter().try_fold(CpuSet::new(), |union, node| {
@@ -90,6 +87,15 @@ impl Placing<'_> {
         Refusal::insufficient(format!("{need} CPUs are asked for and {free} are free{place}"))
     }
 
+    /// Hints count whole CPUs of the request, a set is as large as the request rounded up.
+    fn uneven(&self, need: usize, nodes: &NumaMask) -> Refusal {
+        Refusal::insufficient(format!(
+            "{} CPUs are asked for, and {need} cannot be distributed evenly over the {} NUMA nodes {nodes}",
+            self.request.aggregated(),
+            nodes.len()
+        ))
+    }
+
     /// More CPUs beside those that it has, or fewer of them: those of its first admission stay longest. A container that has
     /// its NUMA nodes for itself keeps all of them.
     fn resized(&self, before: &CpuSet, baseline: &CpuSet) -> Result<CpuSet, Refusal> {
@@ -105,22 +111,19 @@ impl Placing<'_> {
         }
         let view = View::of(&self.state, self.machine);
         if !wishes.numa_binding() {
-            return self.resize_within(&unbound_free(&view), before, baseline, need);
+            return self.resize_within(&unbound_free(&view), (before, baseline), need, None);
         }
         if !wishes.distribute_evenly() || nodes.is_empty() {
-            return self.resize_within(&view.free_on(&nodes), before, baseline, need);
+            return self.resize_within(&view.free_on(&nodes), (before, baseline), need, Some(&nodes));
         }
         if !need.is_multiple_of(nodes.len()) {
-            return Err(Refusal::invalid(format!(
-                "{need} CPUs cannot be distributed evenly over the {} NUMA nodes {nodes}",
-                nodes.len()
-            )));
+            return Err(self.uneven(need, &nodes));
         }
         nodes.iter().try_fold(CpuSet::new(), |union, node| {
             let mask = NumaMask::only(node);
             let here = cpus_on(self.machine, &mask);
-            let cpus =
-                self.resize_within(&view.free_on(&mask), &(before & &here), baseline, need / nodes.len())?;
+            let (free, before) = (view.free_on(&mask), before & &here);
+            let cpus = self.resize_within(&free, (&before, baseline), need / nodes.len(), Some(&mask))?;
             Ok(union | &cpus)
         })
     }
@@ -128,16 +131,16 @@ impl Placing<'_> {
     fn resize_within(
         &self,
         free: &CpuSet,
-        before: &CpuSet,
-        baseline: &CpuSet,
+        (before, baseline): (&CpuSet, &CpuSet),
         need: usize,
+        mask: Option<&NumaMask>,
     ) -> Result<CpuSet, Refusal> {
         if need == 0 {
             return Err(Refusal::invalid("a dedicated container cannot be left without CPUs"));
         }
         let kept = before & baseline;
         let all = (free | before).len();
-        let short = || self.short(need, all, Some(&self.machine.nodes_of(before)));
+        let short = || self.short(need, all, mask);
         let take = |from: &CpuSet, count| {
             take_by_topology(self.machine, from, count, L3::Aligned).map_err(|_| short())
         };

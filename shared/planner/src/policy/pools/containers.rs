@@ -91,10 +91,7 @@ pub(in super::super) fn system_cpus(state: &State, machine: &Machine, wishes: &W
 }
 
 fn among(state: &State, machine: &Machine, wishes: &Wishes, exclusive: &CpuSet) -> CpuSet {
-    let named = wishes.cpuset_pool().map(|prefix| {
-        let pools = state.pools.iter().filter(|(name, _)| name.starts_with(prefix));
-        pools.fold(CpuSet::new(), |union, (_, cpus)| union | cpus)
-    });
+    let named = wishes.cpuset_pool().map(|prefix| state.named(prefix, exclusive));
     let free = || machine.online() - &blocked(state, machine) - exclusive;
     let free = wishes.numa_binding().then(free);
     let found = named.filter(|cpus| !cpus.is_empty()).or(free).filter(|cpus| !cpus.is_empty());
