@@ -6,9 +6,10 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use crate::catalogue::{self, Metric, Scope};
-use crate::rank::tells;
+use crate::rank::{tells, tells_kernel};
 use crate::sample::{Absent, Cell};
 use crate::store::Source;
+use crate::trees::Trees;
 
 /// Which rows of a scope are held, and where.
 pub struct Layout {
@@ -43,6 +44,19 @@ impl Layout {
         Self::find(scope, Some(source), unified)
     }
 
+    /// The rows of a scope that the kernel tells with such trees: on a hybrid all that either version tells.
+    pub fn of_kernel(scope: Scope, trees: Trees) -> &'static Self {
+        type All = BTreeMap<Scope, Layout>;
+        static HYBRID: LazyLock<All> = LazyLock::new(|| {
+            let tells = |metric: &Metric| tells_kernel(metric, None, true);
+            Scope::ALL.into_iter().map(|scope| (scope, Layout::made(scope, tells))).collect()
+        });
+        match (HYBRID.get(&scope), trees) {
+            (Some(layout), Trees::Hybrid(_)) => layout,
+            _ => Self::of(scope, Source::Kernel, trees.is_unified()),
+        }
+    }
+
     /// The rows that are held, in the catalogue's order.
     pub fn rows(&self) -> &[&'static Metric] {
         &self.rows
@@ -67,9 +81,13 @@ impl Layout {
     }
 
     fn new(scope: Scope, source: Option<Source>, unified: bool) -> Self {
+        Self::made(scope, |metric| source.map_or(Ok(()), |source| tells(metric, source, unified)))
+    }
+
+    fn made(scope: Scope, tells: impl Fn(&Metric) -> Result<(), &'static str>) -> Self {
         let (mut places, mut rows) = (Vec::new(), Vec::new());
         for metric in catalogue::of(scope) {
-            places.push(match source.map_or(Ok(()), |source| tells(metric, source, unified)) {
+            places.push(match tells(metric) {
                 Ok(()) => {
                     rows.push(metric);
                     Place::Held(rows.len() - 1)

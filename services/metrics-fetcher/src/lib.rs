@@ -31,6 +31,7 @@ pub mod sample;
 pub mod settings;
 pub mod sources;
 pub mod store;
+pub mod trees;
 pub mod watchers;
 
 /// Name of the service and of its socket.

@@ -112,7 +112,7 @@ pub fn samples(
     let row = |(place, metric): (usize, &'static Metric)| Row {
         place,
         metric,
-        ranked: ranked(metric, view.kernel.unified, terms.ranking),
+        ranked: ranked(metric, (view.kernel.unified, view.kernel.hybrid), terms.ranking),
     };
     let rows_of = |scope: Scope| {
         let rows = catalogue::of(scope).iter().enumerate();

@@ -18,14 +18,27 @@ pub enum Ranking {
 
 /// The sources that can tell a metric here, best first. What `unified` is while no tree was seen does not matter: then
 /// nothing is known of containers.
-pub fn ranked(metric: &Metric, unified: Option<bool>, ranking: Ranking) -> [Option<Source>; 7] {
+pub fn ranked(
+    metric: &Metric,
+    (unified, hybrid): (Option<bool>, bool),
+    ranking: Ranking,
+) -> [Option<Source>; 7] {
     use Source::{Kernel, Kubelet, Malachite, Perf, Realtime, Resctrl, Tasks};
-    let unified = unified == Some(true);
+    let there = |source| match source {
+        Kernel => tells_kernel(metric, unified, hybrid),
+        source => tells(metric, source, unified == Some(true)),
+    };
     let order = match ranking {
         Ranking::KernelFirst => [Kernel, Tasks, Perf, Resctrl, Malachite, Realtime, Kubelet],
         Ranking::MalachiteFirst => [Malachite, Realtime, Kernel, Tasks, Perf, Resctrl, Kubelet],
     };
-    order.map(|source| tells(metric, source, unified).is_ok().then_some(source))
+    order.map(|source| there(source).is_ok().then_some(source))
+}
+
+/// Whether the kernel tells a metric; on a hybrid what either version tells, as the place of its controller may be.
+pub fn tells_kernel(metric: &Metric, unified: Option<bool>, hybrid: bool) -> Result<(), &'static str> {
+    let v1 = tells(metric, Source::Kernel, unified == Some(true));
+    if hybrid && v1.is_err() { tells(metric, Source::Kernel, true) } else { v1 }
 }
 
 /// Whether a source tells a metric on a machine of that version, or why it never does.
@@ -117,7 +130,7 @@ mod tests {
 
     fn ranked(name: &str, unified: bool, ranking: Ranking) -> Vec<Source> {
         let (_, metric) = catalogue::find(name).unwrap();
-        super::ranked(metric, Some(unified), ranking).into_iter().flatten().collect()
+        super::ranked(metric, (Some(unified), false), ranking).into_iter().flatten().collect()
     }
 
     #[test]

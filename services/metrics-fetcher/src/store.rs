@@ -91,6 +91,8 @@ pub struct PassReport {
 pub struct Snapshot {
     /// One tree for all controllers (v2), or one each (v1 and hybrid); `None` before a tree was seen.
     pub unified: Option<bool>,
+    /// Beside the trees of v1 there is one of v2.
+    pub hybrid: bool,
     /// The node.
     pub node: Arc<Subject>,
     /// Its parts, and the cgroups above the pods with theirs.
@@ -215,6 +217,7 @@ impl Default for Snapshot {
         let node = Arc::new(Subject::unknown(Scope::Node, Id::default()));
         Self {
             unified: None,
+            hybrid: false,
             node,
             parts: Vec::new(),
             containers: Vec::new(),

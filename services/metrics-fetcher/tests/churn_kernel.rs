@@ -23,8 +23,8 @@ struct Own {
 }
 
 impl Own {
-    fn create(hierarchy: &Hierarchy) -> Result<Self, String> {
-        let path = CgroupPath::new(&format!("oxalyst-test-churn-{}", std::process::id())).unwrap();
+    fn create(hierarchy: &Hierarchy, name: &str) -> Result<Self, String> {
+        let path = CgroupPath::new(&format!("oxalyst-test-{name}-{}", std::process::id())).unwrap();
         let trees = [Controller::Cpu, Controller::Cpuacct, Controller::Memory].map(|c| hierarchy.mount(c));
         let mut roots: Vec<PathBuf> = trees
             .into_iter()
@@ -92,7 +92,8 @@ fn descriptors() -> usize {
 
 #[test]
 fn m13_ten_thousand_cgroups_of_the_kernel_leave_neither_memory_nor_descriptors_behind() {
-    let own = Hierarchy::detect(Path::new("/")).map_err(|e| e.to_string()).and_then(|h| Own::create(&h));
+    let own =
+        Hierarchy::detect(Path::new("/")).map_err(|e| e.to_string()).and_then(|h| Own::create(&h, "churn"));
     let own = match own {
         Ok(own) => own,
         Err(why) => return println!("skipped: {why}"),
@@ -132,4 +133,40 @@ fn m13_ten_thousand_cgroups_of_the_kernel_leave_neither_memory_nor_descriptors_b
     assert!(store.load().containers.is_empty() && store.load().container_parts.is_empty());
     assert!(descriptors() <= open + 3, "{} of {open}", descriptors());
     assert_eq!(store.load().pass.removed, CONTAINERS as u64);
+}
+
+#[test]
+fn a_container_that_goes_folder_by_folder_is_no_failure_of_any_file() {
+    let own = Hierarchy::detect(Path::new("/")).map_err(|e| e.to_string()).and_then(|hierarchy| {
+        let memory = hierarchy.mount(Controller::Memory).map(Path::to_path_buf).map_err(|e| e.to_string())?;
+        Ok((Own::create(&hierarchy, "going")?, memory))
+    });
+    let (own, memory) = match own {
+        Ok((own, _)) if own.roots.len() < 2 => return println!("skipped: there is one tree"),
+        Ok(own) => own,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let clock = ManualClock::default();
+    let settings = PassSettings {
+        host_root: "/".into(),
+        roots: vec![own.path.clone()],
+        forget: Duration::from_secs(3),
+        cgroups: Vec::new(),
+    };
+    let mut pass = Pass::new(settings, Arc::new(clock.clone()));
+    let mut failed = || {
+        clock.advance(Duration::from_secs(1));
+        let report = pass.run(&[]).pass;
+        (report.failure, report.removed)
+    };
+    own.make(1);
+    assert_eq!(failed(), (None, 0));
+    for root in own.roots.iter().filter(|root| !root.starts_with(&memory)) {
+        let pod = root.join("kubepods/pod1");
+        fs::remove_dir(pod.join(format!("{:064x}", 1))).unwrap();
+    }
+    // First its open files answer nothing, then they are not there to be opened.
+    assert_eq!([failed(), failed()], [(None, 0), (None, 0)]);
+    own.remove(1);
+    assert_eq!(failed(), (None, 1));
 }

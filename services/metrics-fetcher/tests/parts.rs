@@ -248,6 +248,61 @@ fn time_in_user_mode_is_sampled_at_the_tick_and_says_so_and_is_never_more_than_a
 }
 
 #[test]
+fn on_a_hybrid_each_controller_is_read_in_the_tree_that_it_lives_in() {
+    let mut world = World::new(Layout::V1);
+    let root = world.fixture.root();
+    std::fs::remove_dir_all(root.join("memory")).unwrap();
+    let unified = root.join("unified");
+    let abc = unified.join("kubepods/burstable/pod1/abc");
+    std::fs::create_dir_all(&abc).unwrap();
+    std::fs::write(unified.join("cgroup.controllers"), "memory hugetlb\n").unwrap();
+    let pressure =
+        "some avg10=25.00 avg60=0.00 avg300=0.00 total=1\nfull avg10=5.00 avg60=0.00 avg300=0.00 total=1\n";
+    for (file, text) in [
+        ("memory.current", "1000000\n"),
+        ("memory.max", "max\n"),
+        ("memory.stat", "anon 700000\nfile 300000\ninactive_file 100000\npgscan 7\n"),
+        ("memory.numa_stat", "anon N0=700000 N1=0\nfile N0=300000 N1=0\nunevictable N0=0 N1=0\n"),
+        ("memory.events", "oom_kill 4\n"),
+        ("cpu.pressure", pressure),
+    ] {
+        std::fs::write(abc.join(file), text).unwrap();
+    }
+    world.tick(1);
+    let one = |metric| world.all(metric).into_iter().find(|s| s.container_id == "abc").unwrap();
+    let told = [
+        ("mem.usage.container", 1e6),
+        ("mem.rss.container", 7e5),
+        ("mem.workingset.container", 9e5),
+        ("mem.pgscan.container", 7.0),
+        ("mem.oom.container", 4.0),
+        ("cpu.psi.some.avg10.container", 0.25),
+        ("pids.container", 3.0),
+    ];
+    for (metric, value) in told {
+        assert_eq!(one(metric).value, Some(value), "{metric}: {}", one(metric).reason);
+    }
+    assert_eq!(one("mem.limit.container").reason, "unlimited");
+    assert_eq!(one("mem.anon.numa.container").value, Some(7e5));
+    assert!(
+        one("mem.tcp.limit.container").reason.contains("v2 does not"),
+        "{:?}",
+        one("mem.tcp.limit.container")
+    );
+    assert!(one("mem.psi.some.avg10.container").reason.contains("no file"), "not each kernel has it");
+    let cpuacct = path("kubepods/burstable/pod1/abc");
+    world.fixture.set(Controller::Cpuacct, &cpuacct, "cpuacct.usage", "1500000000\n").unwrap();
+    world.tick(1);
+    assert_eq!(world.all("cpu.usage.container")[0].value, Some(1.5));
+    // Memory that lives in no tree at all: the error says where it was looked for.
+    std::fs::write(unified.join("cgroup.controllers"), "\n").unwrap();
+    world.pass = Pass::new(settings(world.dir.path()), Arc::new(world.clock.clone()));
+    world.tick(1);
+    let away = world.all("mem.usage.container").remove(0).reason;
+    assert!(away.contains("memory/kubepods/burstable/pod1/abc/memory.usage_in_bytes"), "{away}");
+}
+
+#[test]
 fn proc_has_a_health_of_its_own() {
     let mut world = World::new(Layout::V2);
     let file = world.dir.path().join("proc/meminfo");

@@ -49,6 +49,8 @@ pub struct Hierarchy {
     version: Version,
     root: PathBuf,
     mounts: [Option<PathBuf>; Controller::ALL.len()],
+    /// Of a hybrid: which controllers have no tree of their own and live in the v2 tree.
+    moved: [bool; Controller::ALL.len()],
     identities: Vec<(PathBuf, u64, u64)>,
 }
 
@@ -83,6 +85,15 @@ impl Controller {
             Self::Hugetlb => "hugetlb",
         }
     }
+
+    /// Its name on a v2 tree.
+    pub const fn unified_name(self) -> &'static str {
+        match self {
+            Self::Cpuacct => "cpu",
+            Self::Blkio => "io",
+            other => other.name(),
+        }
+    }
 }
 
 // === impl Hierarchy ===
@@ -101,7 +112,8 @@ impl Hierarchy {
         let mut identities = vec![identity(host_root)?, identity(&root)?];
         if is_v2(&root) {
             let mounts = Controller::ALL.map(|_| Some(root.clone()));
-            return Ok(Self { version: Version::V2, root, mounts, identities });
+            let moved = [false; Controller::ALL.len()];
+            return Ok(Self { version: Version::V2, root, mounts, moved, identities });
         }
         let mut names = Vec::new();
         for entry in fs::read_dir(&root).map_err(|e| Error::io("list", &root, e))? {
@@ -126,8 +138,19 @@ impl Hierarchy {
         if mounts.iter().all(Option::is_none) {
             return Err(Error::NoHierarchy { path: root });
         }
-        let version = if is_v2(&root.join("unified")) { Version::Hybrid } else { Version::V1 };
-        Ok(Self { version, root, mounts, identities })
+        let unified = root.join("unified");
+        let (mut version, mut moved) = (Version::V1, [false; Controller::ALL.len()]);
+        if is_v2(&unified) {
+            version = Version::Hybrid;
+            identities.push(identity(&unified)?);
+            // A tree without the file has none.
+            let there = fs::read_to_string(unified.join("cgroup.controllers")).unwrap_or_default();
+            for ((controller, mount), moved) in Controller::ALL.iter().zip(&mounts).zip(&mut moved) {
+                *moved =
+                    mount.is_none() && there.split_whitespace().any(|name| name == controller.unified_name());
+            }
+        }
+        Ok(Self { version, root, mounts, moved, identities })
     }
 
     /// The version.
@@ -143,6 +166,16 @@ impl Hierarchy {
     /// `<host_root>/sys/fs/cgroup`.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Whether a controller lives in the v2 tree of a hybrid.
+    pub fn has_moved(&self, controller: Controller) -> bool {
+        self.moved.get(controller as usize).copied().unwrap_or(false)
+    }
+
+    /// Root of the v2 tree of a hybrid.
+    pub fn unified_mount(&self) -> PathBuf {
+        self.root.join("unified")
     }
 
     /// Root of a controller's tree.

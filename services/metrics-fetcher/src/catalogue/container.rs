@@ -13,7 +13,7 @@ use take::{
     written_bandwidth,
 };
 
-const NO_PSI: &str = "cgroup v1 tells no pressure of a cgroup";
+const NO_PSI: &str = "cgroup v1 tells no pressure of a cgroup (a hybrid does, in its v2 tree)";
 const NO_TASKS: &str = "cgroup files tell no states of tasks: on v1 only CGROUPSTATS does, on v2 nothing";
 const NO_PERF: &str = "it needs hardware counters, which cgroup files do not tell";
 const ONLY_V2: &str = "cgroup v1 does not tell it";

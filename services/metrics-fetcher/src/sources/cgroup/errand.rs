@@ -17,6 +17,7 @@ use crate::contents::{Contents, File, Reading as Parsing, Row};
 use crate::machine::Machine;
 use crate::sample::Absent;
 use crate::store::{Id, Instance};
+use crate::trees::Trees;
 
 /// What one file gave.
 pub(super) type Outcome = Result<Contents, Absent>;
@@ -62,7 +63,7 @@ pub(super) struct Progress {
 /// What a reading thread has to itself.
 #[derive(Debug)]
 pub(super) struct Hands {
-    pub(super) unified: bool,
+    pub(super) trees: Trees,
     pub(super) pass: u64,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) machine: Arc<Machine>,
@@ -162,11 +163,11 @@ impl Whom {
     }
 
     /// Name of a file, for errors; `None` if this version has no such file.
-    pub(super) fn name_of(self, file: File, unified: bool) -> Option<&'static str> {
+    pub(super) fn name_of(self, file: File, trees: Trees) -> Option<&'static str> {
         match self {
             Self::Numa(_) => File::NUMA.iter().find(|(f, _)| *f == file).map(|(_, name)| *name),
             Self::Node => file.of_node(),
-            Self::Top(_) | Self::Container(_) => file.of_container(unified).map(|(_, name)| name),
+            Self::Top(_) | Self::Container(_) => file.of_container(trees.is_v2(file)).map(|(_, name)| name),
         }
     }
 
@@ -197,7 +198,7 @@ impl Errand {
         hands.outcomes.resize_with(files.len(), || None);
         let mut slots = std::mem::take(&mut self.slots);
         for (place, (file, slot)) in files.iter().zip(&mut slots).enumerate() {
-            let Some(name) = self.whom.name_of(*file, hands.unified) else { continue };
+            let Some(name) = self.whom.name_of(*file, hands.trees) else { continue };
             if file.huge_kib().is_some_and(|kib| !hands.machine.has_huge_pages(kib)) {
                 if let Some(place) = hands.outcomes.get_mut(place) {
                     *place = Some(Err(Absent::NotHere));
@@ -260,7 +261,7 @@ impl Errand {
         let contents = match bytes {
             Ok(bytes) => {
                 let mut parsing = Parsing {
-                    unified: hands.unified,
+                    unified: hands.trees.is_v2(file),
                     machine: &hands.machine,
                     numa_scope: scope,
                     rows: &mut hands.rows,
@@ -320,8 +321,5 @@ pub(super) fn numa_file(root: &Path, node: u32, name: &str) -> PathBuf {
 }
 
 fn container_file(hierarchy: &Hierarchy, cgroup: &CgroupPath, file: File) -> PathBuf {
-    let Some((controller, name)) = file.of_container(hierarchy.is_unified()) else { return PathBuf::new() };
-    // An unmounted controller gives a path that does not exist, and so an error that names it.
-    let dir = hierarchy.dir(controller, cgroup);
-    dir.unwrap_or_else(|_| cgroup.under(&hierarchy.root().join(controller.name()))).join(name)
+    Trees::of(hierarchy).file(hierarchy, cgroup, file).unwrap_or_default()
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::descriptors::{LONGEST_WAIT, Slot};
 use super::errand::{Errand, Progress, Whom};
+use crate::trees::Trees;
 
 /// So many threads may hang at once; a pass that loses one more waits with it.
 pub(super) const MOST_LOST: usize = 4;
@@ -53,12 +54,12 @@ impl Lost {
     pub(super) fn slots(
         &mut self,
         whom: Whom,
-        unified: bool,
+        trees: Trees,
         (thread, after): (&Arc<Progress>, Duration),
         pass: u64,
     ) -> (Vec<Slot>, Arc<str>) {
         let hung = thread.file();
-        let name = whom.files().get(hung).and_then(|file| whom.name_of(*file, unified)).unwrap_or_default();
+        let name = whom.files().get(hung).and_then(|file| whom.name_of(*file, trees)).unwrap_or_default();
         let why: Arc<str> =
             format!("{name}: a read took longer than {} ms and was given up", after.as_millis()).into();
         let carried = std::mem::take(&mut self.carried).into_iter().chain(std::iter::repeat_with(|| None));
@@ -104,7 +105,7 @@ mod tests {
             let thread = Arc::new(Progress::default());
             thread.begin(place);
             lost.add(&thread);
-            slots = lost.slots(present.whom, true, (&thread, Duration::from_secs(1)), 7).0;
+            slots = lost.slots(present.whom, Trees::V2, (&thread, Duration::from_secs(1)), 7).0;
             threads.push(thread);
             let mut next = errand(slots);
             lost.before(&mut next, false);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::errand::{Hands, Outcome};
-use super::tracked::{bases, fill};
+use super::tracked::{bases, fill, never};
 use crate::catalogue::{Origin, Scope};
 use crate::cells::Layout;
 use crate::clock::Now;
@@ -11,7 +11,8 @@ use crate::contents::{File, Row};
 use crate::derive::derive;
 use crate::rate::{Counter, Identity};
 use crate::sample::Absent;
-use crate::store::{Id, Instance, Source, Subject};
+use crate::store::{Id, Instance, Subject};
+use crate::trees::Trees;
 
 /// A part of which no file told for so many passes is gone: a device that was pulled, a CPU that is offline.
 const PATIENCE: u32 = 20;
@@ -53,12 +54,12 @@ impl Parts {
                 Ok(place) => place,
                 Err(place) => {
                     let id = Id { instance: instance.clone(), ..whole.clone() };
-                    self.0.insert(place, Part::new(*scope, id, hands.unified));
+                    self.0.insert(place, Part::new(*scope, id, hands.trees));
                     place
                 }
             };
             if let Some(part) = self.0.get_mut(place)
-                && let Some((metric, value)) = part.fill(hands.unified, hands.pass, rows, at, identity)
+                && let Some((metric, value)) = part.fill(hands.trees, hands.pass, rows, at, identity)
             {
                 wrong.push((metric, value, Arc::clone(&part.subject.id)));
             }
@@ -74,8 +75,8 @@ impl Parts {
 // === impl Part ===
 
 impl Part {
-    fn new(scope: Scope, id: Id, unified: bool) -> Self {
-        let layout = Layout::of(scope, Source::Kernel, unified);
+    fn new(scope: Scope, id: Id, trees: Trees) -> Self {
+        let layout = Layout::of_kernel(scope, trees);
         let subject = Arc::new(Subject::laid_out(scope, id, layout));
         Self { subject, spare: None, counters: bases(layout), missed: 0 }
     }
@@ -87,7 +88,7 @@ impl Part {
     /// The first value that cannot be is given back, with the name of its metric.
     fn fill(
         &mut self,
-        unified: bool,
+        trees: Trees,
         cycle: u64,
         rows: &[Row],
         at: Now,
@@ -105,9 +106,10 @@ impl Part {
         let mut counters = self.counters.iter_mut();
         for ((metric, cell), next) in rows.zip(subject.cells.held_mut()) {
             let counter = if metric.kind.is_rate() { counters.next() } else { None };
-            *next = match metric.origin(unified) {
-                // What is never told has no cell.
-                Origin::Never(_) | Origin::Inputs => continue,
+            *next = match trees.origin(metric) {
+                // What a version never tells has no cell, but on a hybrid.
+                Origin::Inputs => continue,
+                Origin::Never(why) => never(cell, why),
                 // A file that failed in this pass leaves what it told before, ageing.
                 Origin::From(file) => match told(file) {
                     Some(outcome) => {

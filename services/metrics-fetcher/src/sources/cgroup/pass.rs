@@ -20,6 +20,7 @@ use crate::contents::File;
 use crate::machine::Machine;
 use crate::rate::Identity;
 use crate::store::{Id, PassReport, Snapshot, Subject};
+use crate::trees::Trees;
 
 /// CPUs come and go seldom: where they sit is read anew every so many passes.
 const MACHINE_EVERY: u64 = 60;
@@ -56,7 +57,7 @@ pub struct Pass {
     host_root: Arc<Path>,
     hierarchy: Option<Arc<Hierarchy>>,
     /// Of the newest tree that was seen, even if it is gone.
-    unified: Option<bool>,
+    trees: Option<Trees>,
     /// Between searches.
     scout: Option<Scout>,
     /// A thread that hangs in a search, and what is said of it.
@@ -121,14 +122,14 @@ impl Pass {
             settings,
             clock,
             hierarchy: None,
-            unified: None,
+            trees: None,
             scout: None,
             lost_scout: None,
             lost: Lost::default(),
             descriptors: Descriptors::within_limit(),
             containers: Vec::new(),
             removed: Vec::new(),
-            node: Tracked::new(Scope::Node, nowhere, Id::default(), false),
+            node: Tracked::new(Scope::Node, nowhere, Id::default(), Trees::V1),
             tops: Vec::new(),
             machine: Arc::default(),
             numa_slots: BTreeMap::new(),
@@ -190,7 +191,7 @@ impl Pass {
         let (buffer, rows, numa, outcomes) =
             before.map(|h| (h.buffer, h.rows, h.numa, h.outcomes)).unwrap_or_default();
         Hands {
-            unified: self.unified == Some(true),
+            trees: self.trees.unwrap_or_default(),
             pass: self.number,
             clock: Arc::clone(&self.clock),
             machine: Arc::clone(&self.machine),
@@ -268,8 +269,8 @@ impl Pass {
             return;
         }
         let Some(whom) = self.whom() else { return };
-        let unified = self.unified == Some(true);
-        let (slots, why) = self.lost.slots(whom, unified, (thread, after), self.number);
+        let trees = self.trees.unwrap_or_default();
+        let (slots, why) = self.lost.slots(whom, trees, (thread, after), self.number);
         self.under_way.done += 1;
         self.under_way.failed_files += 1;
         self.under_way.failed(whom, why);
@@ -327,7 +328,8 @@ impl Pass {
         let containers =
             self.containers.iter().map(|m| &m.tracked.subject).chain(&self.removed).cloned().collect();
         Snapshot {
-            unified: self.unified,
+            unified: self.trees.map(Trees::is_unified),
+            hybrid: self.trees.is_some_and(Trees::is_hybrid),
             node: Arc::clone(&self.node.subject),
             parts: {
                 let own = |m: &'_ Member| -> Vec<_> {
@@ -362,13 +364,13 @@ impl Pass {
     /// Every file that a pass reads now, for a comparison with the bare reads; empty before the first pass.
     pub fn files(&self) -> Vec<PathBuf> {
         let Some(hierarchy) = &self.hierarchy else { return Vec::new() };
+        let trees = Trees::of(hierarchy);
         let containers = self.containers.iter().chain(&self.tops).flat_map(|member| {
             File::CONTAINER.iter().filter_map(|file| {
                 if file.huge_kib().is_some_and(|kib| !self.machine.has_huge_pages(kib)) {
                     return None;
                 }
-                let (controller, name) = file.of_container(hierarchy.is_unified())?;
-                Some(hierarchy.dir(controller, &member.path).ok()?.join(name))
+                trees.file(hierarchy, &member.path, *file)
             })
         });
         let node = File::NODE.iter().filter_map(|f| Some(self.settings.host_root.join(f.of_node()?)));
@@ -393,7 +395,7 @@ impl Pass {
         }
         match tree {
             Some(Ok(Tree { hierarchy, roll })) => {
-                self.unified = Some(hierarchy.is_unified());
+                self.trees = Some(Trees::of(&hierarchy));
                 self.hierarchy = Some(hierarchy);
                 if let Some(roll) = roll {
                     self.reconcile(roll);
@@ -416,7 +418,7 @@ impl Pass {
 
     /// Tracks what is there, and lets go of what is not or is another by now.
     fn reconcile(&mut self, Roll { containers: mut places, tops }: Roll) {
-        let (now, unified) = (self.clock.now(), self.unified == Some(true));
+        let (now, trees) = (self.clock.now(), self.trees.unwrap_or_default());
         let (mut kept, gone): (Vec<Member>, Vec<Member>) = std::mem::take(&mut self.containers)
             .into_iter()
             .partition(|member| places.get(&*member.path) == Some(&member.place));
@@ -432,7 +434,7 @@ impl Pass {
             let identity = Identity { device: place.device, inode: place.inode, first_seen: now };
             let (container_id, pod_uid) = (place.container_id.clone(), place.pod_uid.clone());
             let id = Id { container_id, pod_uid, cgroup, ..Id::default() };
-            let tracked = Tracked::new(Scope::Container, identity, id, unified);
+            let tracked = Tracked::new(Scope::Container, identity, id, trees);
             kept.push(Member { path: Arc::new(path), place, tracked });
         }
         kept.sort_by(|a, b| a.path.cmp(&b.path));
@@ -460,7 +462,7 @@ impl Pass {
 
     /// Tracks those of the cgroups above the pods that are there.
     fn reconcile_tops(&mut self, tops: Vec<(CgroupPath, Place)>, now: Now) {
-        let unified = self.unified == Some(true);
+        let trees = self.trees.unwrap_or_default();
         let mut before = std::mem::take(&mut self.tops);
         for (path, place) in tops {
             let at = before.iter().position(|m| *m.path == path && m.place == place);
@@ -469,7 +471,7 @@ impl Pass {
                 || {
                     let identity = Identity { device: place.device, inode: place.inode, first_seen: now };
                     let id = Id { cgroup: path.to_string(), ..Id::default() };
-                    Tracked::new(Scope::Cgroup, identity, id, unified)
+                    Tracked::new(Scope::Cgroup, identity, id, trees)
                 },
                 |member| member.tracked,
             );

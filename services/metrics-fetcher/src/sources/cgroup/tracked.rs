@@ -14,7 +14,8 @@ use crate::contents::{Contents, File};
 use crate::derive::derive;
 use crate::rate::{Counter, Identity, Rate, rate};
 use crate::sample::{Absent, Cell, Reading};
-use crate::store::{Id, Source, Subject};
+use crate::store::{Id, Subject};
+use crate::trees::Trees;
 
 /// A subject that is read in every pass.
 #[derive(Debug)]
@@ -38,9 +39,9 @@ pub(super) struct Tracked {
 // === impl Tracked ===
 
 impl Tracked {
-    /// Of a machine whose containers live in one tree, or not.
-    pub(super) fn new(scope: Scope, identity: Identity, id: Id, unified: bool) -> Self {
-        let layout = Layout::of(scope, Source::Kernel, unified);
+    /// Of a machine with such trees.
+    pub(super) fn new(scope: Scope, identity: Identity, id: Id, trees: Trees) -> Self {
+        let layout = Layout::of_kernel(scope, trees);
         let files = match scope {
             Scope::Node => File::NODE.len(),
             _ => File::CONTAINER.len(),
@@ -87,9 +88,10 @@ impl Tracked {
         let (whole, mut wholes) = (cpu_time(hands), self.wholes.iter_mut());
         for ((metric, cell), next) in rows.zip(subject.cells.held_mut()) {
             let mut counter = if metric.kind.is_rate() { counters.next() } else { None };
-            *next = match metric.origin(hands.unified) {
-                // What is never told has no cell.
-                Origin::Never(_) | Origin::Inputs => continue,
+            *next = match hands.trees.origin(metric) {
+                // What a version never tells has no cell, but on a hybrid.
+                Origin::Inputs => continue,
+                Origin::Never(why) => never(cell, why),
                 Origin::From(file) => {
                     let outcome = hands.outcomes.get(file.slot()).and_then(Option::as_ref);
                     let share = self.scope != Scope::Node && matches!(metric.kind, Kind::Ticks);
@@ -116,6 +118,14 @@ impl Tracked {
     }
 }
 
+/// A cell of what is never told, though another machine of this version tells it.
+pub(super) fn never(cell: &Cell, why: &'static str) -> Cell {
+    match cell.absent {
+        Some(Absent::Never(_)) => cell.clone(),
+        _ => cell.after(Err(Absent::Never(Arc::new(why.to_owned())))),
+    }
+}
+
 /// Bases of the rates of a subject, none known.
 pub(super) fn bases(layout: &Layout) -> Box<[Option<Counter>]> {
     layout.rows().iter().filter(|m| m.kind.is_rate()).map(|_| None).collect()
@@ -124,7 +134,7 @@ pub(super) fn bases(layout: &Layout) -> Box<[Option<Counter>]> {
 /// CPU time used by a cgroup so far, seconds.
 fn cpu_time(hands: &Hands) -> Option<f64> {
     let told = |file: File| hands.outcomes.get(file.slot())?.as_ref()?.as_ref().ok();
-    let file = if hands.unified { File::CpuStat } else { File::CpuUsage };
+    let file = if hands.trees.is_v2(File::CpuStat) { File::CpuStat } else { File::CpuUsage };
     told(file).and_then(catalogue::cpu_time)
 }
 
