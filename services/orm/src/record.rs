@@ -18,6 +18,8 @@ pub const MACHINE_KEY: &str = "machine";
 const KUBELET_KEY: &str = "kubelet-reservation";
 /// Only while the runtime's list is awaited, after a loss.
 const AWAITED_LIST_KEY: &str = "awaited-list";
+/// Only while Katalyst's files have not been understood.
+const PENDING_IMPORT_KEY: &str = "pending-import";
 /// Written while the disk fails, read by nobody.
 const PROBE_KEY: &str = "storage-probe";
 
@@ -42,6 +44,16 @@ pub fn list_awaited(awaited: bool) -> Change {
 /// Whether the runtime's list was awaited when this ledger was used last.
 pub fn is_list_awaited(ledger: &Ledger) -> bool {
     ledger.get(AWAITED_LIST_KEY).is_some()
+}
+
+/// The change that remembers whether Katalyst's files are yet to be understood.
+pub fn import_pending(pending: bool) -> Change {
+    mark(PENDING_IMPORT_KEY, pending)
+}
+
+/// Whether Katalyst's files were there and not understood.
+pub fn is_import_pending(ledger: &Ledger) -> bool {
+    ledger.get(PENDING_IMPORT_KEY).is_some()
 }
 
 fn mark(key: &str, there: bool) -> Change {
