@@ -9,7 +9,7 @@ use oxalyst_proto::orm::v1 as orm;
 use oxalyst_proto::orm::v1::PlacementEvent;
 use tokio::sync::broadcast;
 
-use super::{Allocations, Occasion};
+use super::{Allocations, Occasion, lost};
 use crate::specs::SpecFault;
 use crate::{clock, uid, wire};
 use oxalyst_planner::decision::Step;
@@ -134,9 +134,10 @@ impl Handler<Reconcile> for Allocations {
         let taken_in =
             plan.pods.iter().filter(|(uid, pod)| pod.is_some() && !self.state.pods.contains_key(*uid));
         let adopted: Vec<String> = taken_in.map(|(uid, _)| uid.clone()).collect();
-        if let Err(e) = self.settle(plan, Step::Adopt(current), occasion) {
+        match self.settle(plan, Step::Adopt(current), occasion) {
+            Ok(_) => self.list_heard(),
             // They run, and go on running where they are; the next comparison tries again.
-            tracing::warn!(error = %e, pods = adopted.len(), "running pods could not be taken in");
+            Err(e) => tracing::warn!(error = %e, pods = adopted.len(), "running pods could not be taken in"),
         }
         self.absent
             .compare(&self.state, |uid, sandbox| listed.get(uid).is_some_and(|ids| ids.contains(sandbox)));
@@ -273,6 +274,11 @@ impl Allocations {
             // Nothing is decided yet, so there is nothing to hold: its containers bring the request.
             self.note(now(self), step, None, occasion);
             return Ok(self.undecided(&plan, &request.pod_uid));
+        }
+        if self.awaits_list && self.gives_away(&plan) {
+            let refusal = self.refused(request, Reason::Expired, Rule::Durable, lost::WHY.to_owned());
+            self.note(now(self), step, Some(refusal.clone()), occasion);
+            return Err(refusal);
         }
         let arrived = occasion.clone();
         let event = self.settle(plan, step.clone(), occasion).map_err(|e| {

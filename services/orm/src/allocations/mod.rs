@@ -4,6 +4,7 @@ mod absent;
 mod gave;
 mod handlers;
 mod import;
+mod lost;
 mod machine;
 mod noting;
 mod open;
@@ -72,6 +73,8 @@ pub struct Allocations {
     /// Changes that hold but could not be made durable yet, by key. Never an exclusive set.
     unsaved: BTreeMap<String, Change>,
     absent: Absent,
+    /// The ledger was lost, and the runtime has not told yet who runs where.
+    awaits_list: bool,
     /// Sandboxes that the runtime listed last and that are of no pod that can be known.
     passed_over: BTreeSet<String>,
     unmet: told::Unmet,

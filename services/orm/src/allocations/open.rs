@@ -12,6 +12,7 @@ use tokio::sync::broadcast;
 
 use super::absent::Absent;
 use super::import;
+use super::lost;
 use super::machine::Watched;
 use super::plugged::Unheard;
 use super::reserving::{AsKubelet, ruled};
@@ -150,6 +151,8 @@ impl Allocations {
         std::fs::create_dir_all(&settings.ledger_dir)
             .map_err(|source| OpenError::Folder { path: settings.ledger_dir.clone(), source })?;
         let (mut ledger, opened) = Ledger::open(&settings.ledger_dir, Options::default())?;
+        // Before anything can fail: what was found is told by this opening alone.
+        let awaits_list = lost::awaits_list(&mut ledger, &opened);
         let told = reservation.map(|reservation| {
             let recorded = || record::kubelet_reservation_of(ledger.records());
             reservation.told().or_else(recorded).ok_or(OpenError::Unreserved)
@@ -180,6 +183,7 @@ impl Allocations {
         // Nothing fails from here on, so that another attempt never registers them again.
         let metrics = Metrics::new(&mesh.registry);
         report(&opened, mesh, &metrics);
+        lost::report(awaits_list, &mesh.facts);
         let recorder = Recorder::open(
             settings.ledger_dir.join("decisions"),
             settings.decision_limits(),
@@ -196,6 +200,7 @@ impl Allocations {
             as_kubelet,
             unsaved: std::collections::BTreeMap::new(),
             absent: Absent::new(settings.absent_grace()),
+            awaits_list,
             passed_over: std::collections::BTreeSet::new(),
             unmet: std::collections::BTreeMap::new(),
             events: broadcast::Sender::new(EVENTS),

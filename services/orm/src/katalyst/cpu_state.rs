@@ -18,7 +18,8 @@ pub(super) const DEDICATED: &str = "dedicated";
 
 #[derive(Deserialize)]
 struct File {
-    #[serde(default, deserialize_with = "null_is_empty")]
+    /// Always there, if null: a file without it is another one.
+    #[serde(deserialize_with = "null_is_empty")]
     pod_entries: BTreeMap<String, Value>,
 }
 

@@ -8,10 +8,10 @@ use oxalyst_topology::CpuSet;
 use oxalyst_units::MilliCpu;
 
 use super::cpu_state::DEDICATED;
-use super::{Container, Fault, Files, MEMORY_STATE, ORM_CHECKPOINT, Pod, Sets};
+use super::{CPU_STATE, Container, Fault, Files, MEMORY_STATE, ORM_CHECKPOINT, Pod, Sets};
 use super::{cpu_state, memory_state, orm_checkpoint};
 use oxalyst_planner::plan::{DecidedBy, Flag, RequestSource};
-use oxalyst_planner::pods::{Asked, Class, KnownPod, Role, Told};
+use oxalyst_planner::pods::{Asked, Class, KnownPod, Role, State, Told};
 use oxalyst_planner::policy::{Wishes, node_of_pool};
 
 const NUMA_BINDING: &str = "numa_binding";
@@ -195,6 +195,43 @@ impl Import {
             };
             self.faults.push(Fault::Absent { uid: pod.uid.clone(), cpus: own, absent, outcome });
         }
+    }
+
+    /// Leaves out the pods that are held already, which stay as they are, and those that claim CPUs which are somebody's by now. The
+    /// latter are faults.
+    pub fn leave_to(&mut self, held: &State) {
+        let own = held.cpus.containers.of_kind(|container| container.qos == QosLevel::Dedicated);
+        let owners: Vec<(String, CpuSet)> =
+            own.map(|(id, container)| (id.pod.to_string(), container.cpus.clone())).collect();
+        let faults = &mut self.faults;
+        self.pods.retain(|pod| {
+            if held.pods.contains_key(&pod.uid) {
+                return false;
+            }
+            let cpus = pod.own_cpus();
+            let Some((first, theirs)) = owners.iter().find(|(_, theirs)| !theirs.is_disjoint(&cpus)) else {
+                return true;
+            };
+            let (first, second) = (first.clone(), pod.uid.clone());
+            faults.push(Fault::Overlap { first, second, cpus: theirs & &cpus });
+            false
+        });
+    }
+
+    /// Why the file that says what pods have tells nothing, though it is there.
+    pub fn not_understood(&self) -> Option<&Fault> {
+        let of_the_whole = |fault: &&Fault| {
+            matches!(
+                fault,
+                Fault::Unreadable { file: CPU_STATE, .. } | Fault::NotUnderstood { file: CPU_STATE, .. }
+            )
+        };
+        self.faults.iter().find(of_the_whole)
+    }
+
+    /// That this file is not there.
+    pub fn missing(&self) -> Option<&Fault> {
+        self.faults.iter().find(|fault| matches!(fault, Fault::Missing { file: CPU_STATE }))
     }
 
     /// How much it is.

@@ -14,7 +14,8 @@ const MEMORY: &str = "memory";
 /// How names of resources end that are counted in thousandths of a CPU.
 const MILLI: &str = "millicpu";
 
-/// Names of resources, each with the resource that is meant: `cpu`, `memory`, or one that a plugin gives out.
+/// Names of resources, each with the resource that is meant: `cpu`, `memory`, or one that a plugin gives out. What a name stands for
+/// stands for nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceNames(BTreeMap<String, String>);
 
@@ -97,7 +98,8 @@ impl ResourceNames {
         self.0.values().any(|means| means == resource)
     }
 
-    /// Reads `requested-name=name` pairs, separated by commas; an empty text maps nothing.
+    /// Reads `requested-name=name` pairs, separated by commas; an empty text maps nothing. A name that stands for another one of
+    /// them means what that one means.
     ///
     /// # Errors
     /// The first pair that cannot be understood.
@@ -120,7 +122,7 @@ impl ResourceNames {
         }
         match circle(&names) {
             Some(names) => Err(ResourceNamesError::Circle(names)),
-            None => Ok(Self(names)),
+            None => Ok(Self(names.keys().map(|name| (name.clone(), end(&names, name))).collect())),
         }
     }
 
@@ -187,8 +189,14 @@ fn one<'a, T>(
     }
 }
 
-/// The first circle in which names stand for each other, in words. What is asked for by a name is looked up once, so that these would
-/// trade places.
+/// What a name means in the end, where there is no circle.
+fn end(names: &BTreeMap<String, String>, name: &str) -> String {
+    std::iter::successors(names.get(name), |to| names.get(*to))
+        .last()
+        .map_or_else(|| name.to_owned(), Clone::clone)
+}
+
+/// The first circle in which names stand for each other, in words: these mean nothing in the end.
 fn circle(names: &BTreeMap<String, String>) -> Option<String> {
     names.keys().find_map(|start| {
         let mut way = vec![start];
@@ -261,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_stand_for_each_other_are_refused_and_those_in_a_row_are_not() {
+    fn names_that_stand_for_each_other_are_refused() {
         for (text, way) in [
             ("a/x=a/x", "a/x stands for a/x"),
             ("a/x=a/y,a/y=a/x", "a/x stands for a/y stands for a/x"),
@@ -271,7 +279,17 @@ mod tests {
             assert_eq!(fault, ResourceNamesError::Circle(way.to_owned()), "{text}");
             assert!(fault.to_string().contains("leave one of these out"), "{fault}");
         }
-        ResourceNames::parse("a/x=a/y,a/y=cpu").unwrap();
+    }
+
+    #[test]
+    fn names_in_a_row_mean_what_the_last_of_them_means() {
+        let names = ResourceNames::parse("a/x=a/y,a/y=a/millicpu,a/millicpu=cpu,b/x=b/y,b/y=b/z").unwrap();
+        assert_eq!(names.cpu(&asks(&[("a/x", 2)])), Ok(Some(MilliCpu(2000))));
+        assert_eq!(names.cpu(&asks(&[("a/millicpu", 2)])), Ok(Some(MilliCpu(2))));
+        let all = names.all(&asks(&[("a/y", 1), ("b/x", 3)])).unwrap();
+        assert_eq!(all.keys().collect::<Vec<_>>(), ["b/z", "cpu"]);
+        assert!(names.means("b/z") && !names.means("b/y"));
+        names.cpu(&asks(&[("a/x", 1), ("a/y", 1)])).unwrap_err();
     }
 
     #[test]

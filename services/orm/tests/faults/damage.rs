@@ -7,7 +7,7 @@ use oxalyst_proto::orm::v1::{ReconcileRequest, State};
 use oxalyst_proto::runtime::v1::{Container, ContainerState, Resources};
 use oxalyst_topology::CpuSet;
 
-use crate::host::{DEADLINE, Host, sandbox};
+use crate::host::{DEADLINE, Host, placed, refused, sandbox};
 use crate::{Dice, Held, assert_disjoint, copy, held, stopped};
 
 /// The runtime's list of what a state says.
@@ -116,4 +116,46 @@ async fn what_damage_of_all_witnesses_leaves_wrong_is_put_right_by_the_runtimes_
         }
         stopped(orm).await;
     }
+}
+
+/// What runs on a CPU is not known any more: nobody else is told that the CPU is his.
+#[tokio::test]
+async fn after_a_ledger_was_lost_sets_are_given_once_the_runtimes_list_has_come() {
+    let host = Host::with_machine(16, 2);
+    let mut orm = host.start(&[]).await;
+    for uid in ["a", "b"] {
+        orm.admit(&sandbox(uid, "dedicated_cores", Some(2048))).await;
+    }
+    let truth = orm.state().await;
+    stopped(orm).await;
+    std::fs::remove_dir_all(host.dir.path().join("ledger/store")).unwrap();
+
+    let new = sandbox("new", "dedicated_cores", Some(2048));
+    let mut orm = host.start(&[]).await;
+    let reply = orm.admit(&new).await;
+    let told = refused(&reply);
+    assert_eq!((told.reason.as_str(), told.rule.as_str()), ("expired", "durable"));
+    assert!(told.message.contains("once the runtime has listed what runs"), "{}", told.message);
+    assert_eq!(placed(&orm.admit(&sandbox("s", "shared_cores", Some(512))).await).pool, "share");
+    // A process that ends meanwhile leaves it to the next one, though that one finds no damage.
+    stopped(orm).await;
+    let mut orm = host.start(&[]).await;
+    let status = orm.status().await.unwrap();
+    assert!(
+        status.ready && status.facts["ledger.list"].contains("once the runtime has listed"),
+        "{status:?}"
+    );
+    refused(&orm.admit(&new).await);
+
+    let mut list = runtimes_list(&truth);
+    list.sandboxes.push(sandbox("s", "shared_cores", Some(512)));
+    orm.client.reconcile(list.clone()).await.unwrap();
+    let given = placed(&orm.admit(&new).await).clone();
+    let state = orm.state().await;
+    assert!(given.exclusive && held(&truth).iter().all(|(uid, was)| held(&state).get(uid) == Some(was)));
+    assert_disjoint(&state);
+    assert_eq!(orm.status().await.unwrap().facts["ledger.list"], "not awaited");
+    stopped(orm).await;
+    let mut orm = host.start(&[]).await;
+    assert!(placed(&orm.admit(&sandbox("more", "dedicated_cores", Some(1024))).await).exclusive);
 }

@@ -87,7 +87,17 @@ fn found_in(name: &str, status: Result<Status, PeerError>) -> Vec<FindingView> {
                 .to_owned(),
         ),
     });
-    std::iter::once(service(name, status)).chain(machine).chain(refusals).collect()
+    let import = status.as_ref().ok().and_then(|status| status.facts.get("import.katalyst")).cloned();
+    let import = import.filter(|told| told.starts_with("incomplete")).map(|detail| FindingView {
+        check: "import".to_owned(),
+        verdict: "warning".to_owned(),
+        detail,
+        remedy: Some(
+            "repair the file (copy it anew, once Katalyst's agent is stopped) and restart the orm; or leave import_katalyst_dir out"
+                .to_owned(),
+        ),
+    });
+    std::iter::once(service(name, status)).chain(machine).chain(refusals).chain(import).collect()
 }
 
 fn service(name: &str, status: Result<Status, PeerError>) -> FindingView {
@@ -176,6 +186,25 @@ mod tests {
         assert_eq!((view.well, finding.verdict.as_str(), finding.detail.as_str()), (true, "warning", told));
         assert!(finding.remedy.as_ref().unwrap().contains("a taint"), "{finding:?}");
         let view = DoctorView::new(vec![("orm", Ok(orm("few")))], Ok(DiagnoseReply::default()));
+        assert_eq!(view.findings.len(), 1);
+    }
+
+    #[test]
+    fn an_import_that_is_not_complete_is_a_warning_with_what_to_do() {
+        let orm = |import: &str| Status {
+            service: "orm".into(),
+            ready: true,
+            facts: [("import.katalyst".to_owned(), import.to_owned())].into(),
+            ..Status::default()
+        };
+        let told =
+            "incomplete: cpu_plugin_state cannot be understood: EOF; it is tried again at the next start";
+        let view = DoctorView::new(vec![("orm", Ok(orm(told)))], Ok(DiagnoseReply::default()));
+        let finding = &view.findings[1];
+        assert_eq!((view.well, finding.verdict.as_str(), finding.detail.as_str()), (true, "warning", told));
+        assert!(finding.remedy.as_ref().unwrap().contains("repair the file"), "{finding:?}");
+        let done = "7 pods taken over, 2 of them with CPUs of their own";
+        let view = DoctorView::new(vec![("orm", Ok(orm(done)))], Ok(DiagnoseReply::default()));
         assert_eq!(view.findings.len(), 1);
     }
 
