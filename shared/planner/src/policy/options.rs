@@ -36,7 +36,7 @@ pub enum Preference {
     Spreading,
     /// Where least is left afterwards.
     Packing,
-    /// Packing among the nodes of which at least this share (0 to 1) is free now, spreading if there are none.
+    /// Packing among the nodes of which at least this share (0 to 1) is left afterwards, spreading if there are none.
     DynamicPacking {
         /// The share.
         threshold: f64,

@@ -55,6 +55,19 @@ impl Wishes {
         self.is_true("full_pcpus_pairing")
     }
 
+    /// That an exclusive container wishes nothing of how its CPUs lie: it has all of its NUMA nodes.
+    ///
+    /// # Errors
+    /// It does.
+    pub(super) fn agree(&self) -> Result<(), Refusal> {
+        if !self.numa_exclusive() || !(self.distribute_evenly() || self.full_pcpus_pairing()) {
+            return Ok(());
+        }
+        Err(Refusal::invalid(
+            "numa_exclusive takes all CPUs of its NUMA nodes: distribute_evenly_across_numa and full_pcpus_pairing contradict it",
+        ))
+    }
+
     /// Whether the container refuses neighbours of another level or pool on its NUMA node.
     pub fn is_anti_affine(&self) -> bool {
         self.get("numa_share") == Some("false")

@@ -260,10 +260,8 @@ impl Case {
             }
             let (pod, name) = (entry.pod.clone().unwrap(), entry.container.clone().unwrap());
             if entry.gone {
-                if wishes(&entry.annotations).numa_exclusive() {
-                    let nodes = machine.nodes_of(&set);
-                    state.remembered.push(Remembered { pod_name: pod, container: name, nodes });
-                }
+                let nodes = machine.nodes_of(&set);
+                state.remembered.push(Remembered { pod_name: pod, container: name, nodes });
                 continue;
             }
             let qos = entry.qos.as_deref().unwrap().parse().map_err(|error| format!("{error}"))?;

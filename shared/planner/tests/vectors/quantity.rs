@@ -61,9 +61,10 @@ fn pools(machine: &Machine, containers: &[PoolContainer]) -> Result<Result<PoolT
             continue;
         }
         let annotation = |key: &str| container.annotations.get(key).map(String::as_str);
-        let nodes = match (annotation("numa_binding"), annotation("numa_hint")) {
-            (Some("true"), Some(hint)) => Some(nodes(hint)?),
-            (Some("true"), None) => Some(machine.nodes_of(&cpus(&container.cpus)?)),
+        // One that is in a pool is where it runs, another where it was bound to.
+        let nodes = match (annotation("numa_binding"), &container.pool) {
+            (Some("true"), Some(_)) => Some(machine.nodes_of(&cpus(&container.cpus)?)),
+            (Some("true"), None) => Some(nodes(annotation("numa_hint").unwrap_or_default())?),
             _ => None,
         };
         let base = annotation("cpuset_pool").unwrap_or("share");

@@ -94,17 +94,14 @@ impl Spread {
             }
             let givers: Vec<usize> =
                 nodes.iter().copied().filter(|at| get(&free, *at) >= self.group).collect();
-            for size in 1..=(rest / self.group).min(givers.len()) {
-                each_combination(givers.len(), size, &mut |subset| {
-                    seen += 1;
-                    let subset: Vec<usize> =
-                        subset.iter().filter_map(|at| givers.get(*at)).copied().collect();
-                    if let Some(free) = self.after_rest(free.clone(), &subset, rest) {
-                        keep_better(&mut best, deviation(&free), nodes, &subset);
-                    }
-                    seen < CHOICE_LIMIT
-                });
-            }
+            each_subset(givers.len(), rest / self.group, &mut |subset| {
+                seen += 1;
+                let subset: Vec<usize> = subset.iter().filter_map(|at| givers.get(*at)).copied().collect();
+                if let Some(free) = self.after_rest(free.clone(), &subset, rest) {
+                    keep_better(&mut best, deviation(&free), nodes, &subset);
+                }
+                seen < CHOICE_LIMIT
+            });
             // Nothing beats perfect balance.
             seen < CHOICE_LIMIT && best.as_ref().is_none_or(|(deviation, _)| *deviation > 0)
         });
@@ -214,9 +211,65 @@ fn each_combination(of: usize, count: usize, visit: &mut dyn FnMut(&[usize]) -> 
     }
 }
 
+/// The ways in which so many groups can come from the numbers below `of`, until `visit` says false: one group from each first, in
+/// the order of the last of them, then from ever fewer, several times in turn. The reference tries all of them first and leaves out
+/// more and more; those that it leaves out without a difference are not repeated here.
+fn each_subset(of: usize, groups: usize, visit: &mut dyn FnMut(&[usize]) -> bool) {
+    let Some(before) = groups.checked_sub(1) else { return };
+    let mut goes_on = true;
+    for last in before..of {
+        each_combination(last, before, &mut |others| {
+            let subset: Vec<usize> = others.iter().copied().chain([last]).collect();
+            goes_on = visit(&subset);
+            goes_on
+        });
+        if !goes_on {
+            return;
+        }
+    }
+    for size in (1..groups.min(of + 1)).rev() {
+        each_combination(of, size, &mut |subset| {
+            goes_on = visit(subset);
+            goes_on
+        });
+        if !goes_on {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is left of trying every subset, the larger first, of which the first so many give one group each.
+    fn by_trying_all(of: usize, groups: usize) -> Vec<Vec<usize>> {
+        let mut seen = Vec::new();
+        for size in (1..=of).rev() {
+            each_combination(of, size, &mut |subset| {
+                let gives: Vec<usize> = subset.iter().copied().take(groups).collect();
+                if !seen.contains(&gives) {
+                    seen.push(gives);
+                }
+                true
+            });
+        }
+        seen
+    }
+
+    #[test]
+    fn more_givers_come_first_and_among_them_the_lower_last() {
+        for of in 0..7 {
+            for groups in 1..7 {
+                let mut seen = Vec::new();
+                each_subset(of, groups, &mut |subset| {
+                    seen.push(subset.to_vec());
+                    true
+                });
+                assert_eq!(seen, by_trying_all(of, groups), "{groups} of {of}");
+            }
+        }
+    }
 
     #[test]
     fn combinations_ascend() {

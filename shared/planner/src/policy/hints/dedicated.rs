@@ -188,11 +188,7 @@ impl Asked {
             paired: wishes.full_pcpus_pairing(),
             by_socket: wishes.align_by_socket(),
         };
-        if asked.exclusive && (asked.even || asked.paired) {
-            return Err(Refusal::invalid(
-                "numa_exclusive takes all CPUs of its NUMA nodes: distribute_evenly_across_numa and full_pcpus_pairing contradict it",
-            ));
-        }
+        wishes.agree()?;
         if asked.least > 1 && !asked.may_span() {
             return Err(Self::too_much(asked.request, asked.least, 1, view, sizes));
         }

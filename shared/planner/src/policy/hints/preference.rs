@@ -7,9 +7,7 @@ use oxalyst_topology::NumaMask;
 /// A NUMA node with room.
 pub(super) struct Candidate {
     pub(super) node: u32,
-    /// Free and not asked for by others bound here, in thousandths of a CPU.
-    pub(super) now: u64,
-    /// The same once the container is here.
+    /// Free and asked for by nobody once the container is here, in thousandths of a CPU.
     pub(super) left: u64,
     /// Free, whoever asks for it.
     pub(super) all: u64,
@@ -21,13 +19,13 @@ impl Candidate {
     /// The node, if the request fits there.
     pub(super) fn of(node: &Node<'_>, request: &Request) -> Option<Self> {
         let all = node.free.len() as u64 * 1000;
-        let now = node.unasked();
-        let left = now.checked_sub(request.aggregated().0)?;
-        Some(Self { node: node.id, now, left, all })
+        let left = node.unasked().checked_sub(request.aggregated().0)?;
+        Some(Self { node: node.id, left, all })
     }
 
-    fn free_share(&self) -> f64 {
-        if self.all == 0 { 0.0 } else { self.now as f64 / self.all as f64 }
+    /// The part of what is free that is left.
+    fn share_left(&self) -> f64 {
+        if self.all == 0 { 0.0 } else { self.left as f64 / self.all as f64 }
     }
 }
 
@@ -38,7 +36,7 @@ pub(super) fn by_preference(candidates: Vec<Candidate>, options: &Options) -> Ve
         Preference::Spreading => spread(&candidates),
         Preference::Packing => pack(&candidates),
         Preference::DynamicPacking { threshold } => {
-            let roomy = |candidate: &Candidate| candidate.free_share() >= threshold;
+            let roomy = |candidate: &Candidate| candidate.share_left() >= threshold;
             let (roomy, other): (Vec<_>, Vec<_>) = candidates.into_iter().partition(roomy);
             if roomy.is_empty() {
                 return spread(&other);

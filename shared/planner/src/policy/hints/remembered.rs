@@ -1,20 +1,19 @@
 //! Pods that had NUMA nodes for themselves and are made anew.
 
-use super::super::{Request, State};
+use super::super::{Remembered, Request, State};
 use crate::topology_manager::Hint;
 use oxalyst_topology::NumaMask;
 
 /// Prefers the nodes that a pod of this name had before, or else those that no other pod is expected back on. Where neither is
 /// possible nothing changes.
 pub(super) fn prefer(state: &State, request: &Request, hints: &mut [Hint]) {
-    let own = state
-        .remembered
-        .iter()
-        .rev()
-        .find(|gone| gone.pod_name == request.pod_name && *gone.container == *request.id.container)
-        .map(|gone| gone.nodes.clone());
-    let expected = state.remembered.iter().fold(NumaMask::new(), |union, gone| union | &gone.nodes);
-    let had = |mask: &NumaMask| own.as_ref() == Some(mask);
+    let nodes_of = |which: &dyn Fn(&Remembered) -> bool| {
+        let gone = state.remembered.iter().filter(|gone| which(gone));
+        gone.fold(NumaMask::new(), |union, gone| union | &gone.nodes)
+    };
+    let own = nodes_of(&|gone| gone.pod_name == request.pod_name && *gone.container == *request.id.container);
+    let expected = nodes_of(&|_| true);
+    let had = |mask: &NumaMask| own == *mask;
     let untouched = |mask: &NumaMask| mask.is_disjoint(&expected);
     if !demote(hints, had) {
         demote(hints, untouched);

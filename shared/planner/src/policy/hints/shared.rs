@@ -33,10 +33,10 @@ pub(super) fn bound(view: &View<'_>, options: &Options, request: &Request) -> Re
         candidates.reverse();
     }
     let mut hints = by_preference(candidates, options);
-    prefer_existing(options, request, &mut hints)?;
     if hints.is_empty() {
         return Err(nowhere(view, request));
     }
+    prefer_existing(options, request, &mut hints)?;
     Ok(Some(hints))
 }
 

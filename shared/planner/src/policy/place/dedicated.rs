@@ -52,6 +52,7 @@ impl Placing<'_> {
         let mask = self
             .mask()
             .ok_or_else(|| refuse_hint("a bound dedicated container needs NUMA nodes", self.hint))?;
+        wishes.agree()?;
         let number = wishes.numa_number(self.machine)?.unwrap_or(1);
         if mask.len() > 1 && number <= 1 && !wishes.numa_exclusive() {
             return Err(refuse_hint("the container may have one NUMA node", self.hint));

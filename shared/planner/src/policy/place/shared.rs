@@ -45,6 +45,10 @@ impl Placing<'_> {
         };
         if joins {
             entry.owner = Some(pool.to_owned());
+            if self.known.is_none() {
+                // It runs on all of these until the pools are computed, and so has its part in what is idle.
+                entry.cpus = View::of(&self.state, self.machine).pooled();
+            }
             self.put(entry);
             let (id, joins) = (&self.request.id, self.known.is_none());
             return pools::recompute_strictly(&mut self.state, self.options, self.machine, id, joins);

@@ -12,6 +12,7 @@ pub(super) use reclaim::reserved as reserved_reclaim;
 
 use super::{ContainerId, Options, RECLAIM, RESERVE, Refusal, State, state::RESIDENT, view::View};
 use oxalyst_topology::{CpuSet, Machine};
+use quantity::Placed;
 use std::collections::BTreeSet;
 
 /// What a recomputation could not do.
@@ -25,16 +26,11 @@ pub struct Recomputed {
 
 /// Computes all pools anew, and who runs on them; exclusive sets stay as they are.
 pub fn recompute(state: &mut State, options: &Options, machine: &Machine) -> Recomputed {
-    recompute_for(state, options, machine, None)
+    recompute_for(state, options, machine, Placed::Counted)
 }
 
-fn recompute_for(
-    state: &mut State,
-    options: &Options,
-    machine: &Machine,
-    joining: Option<&ContainerId>,
-) -> Recomputed {
-    let shares = share::Shares::of(state, options, machine, joining);
+fn recompute_for(state: &mut State, options: &Options, machine: &Machine, placed: Placed<'_>) -> Recomputed {
+    let shares = share::Shares::of(state, options, machine, placed);
     let reclaim = reclaim::pool(state, machine, &shares);
     let ramp_up = shares.ramp_up.clone();
     state.pools.retain(|name, _| RESIDENT.contains(&name.as_str()));
@@ -51,7 +47,8 @@ fn recompute_for(
 }
 
 /// The same after `placed` has been put in, refused where that leaves it or a container that has CPUs without any. If it `joins`
-/// its pool, that takes it in without growing.
+/// its pool, that takes it in without growing; else the pool grows by what it asks for. Where all shared containers are served, that
+/// is counted together with what the others ask for, so that nothing moves when the pools are next computed.
 pub(super) fn recompute_strictly(
     state: &mut State,
     options: &Options,
@@ -62,7 +59,12 @@ pub(super) fn recompute_strictly(
     let without =
         state.containers.of_kind(|container| container.cpus.is_empty()).filter(|(id, _)| *id != placed);
     let without: BTreeSet<ContainerId> = without.map(|(id, _)| id.clone()).collect();
-    let recomputed = recompute_for(state, options, machine, joins.then_some(placed));
+    let counted = match joins {
+        true => Placed::Joins(placed),
+        false if options.serve_all => Placed::Counted,
+        false => Placed::Grows(placed),
+    };
+    let recomputed = recompute_for(state, options, machine, counted);
     let Some(id) = recomputed.starved.iter().find(|id| !without.contains(id)) else { return Ok(()) };
     let (pod, level) = match state.containers.get(id) {
         Some(container) => (container.pod_name.as_str(), container.qos),

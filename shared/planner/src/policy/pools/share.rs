@@ -2,12 +2,12 @@
 
 use super::{
     super::{
-        ContainerId, Options, State,
+        Options, State,
         view::{View, cpus_on},
     },
     available, overlap,
     proportion::{take_exactly, take_in_proportion},
-    quantity::{Need, needs},
+    quantity::{Need, Placed, needs},
     reclaim::size as reclaim_size,
 };
 use crate::plan::{End, Spread, take_by_numa_balance};
@@ -28,14 +28,9 @@ pub(super) struct Shares {
 // === impl Shares ===
 
 impl Shares {
-    pub(super) fn of(
-        state: &State,
-        options: &Options,
-        machine: &Machine,
-        joining: Option<&ContainerId>,
-    ) -> Self {
+    pub(super) fn of(state: &State, options: &Options, machine: &Machine, placed: Placed<'_>) -> Self {
         let view = View::of(state, machine);
-        let needs = needs(state, joining, usize::from(options.serve_all));
+        let needs = needs(state, placed, usize::from(options.serve_all));
         let available = available(&view);
         let bound_nodes: NumaMask = needs.values().filter_map(|need| need.node).collect();
         let on_bound = cpus_on(machine, &bound_nodes);
