@@ -13,7 +13,7 @@ pub const LONGEST: usize = 16 << 20;
 
 /// Reads the whole of `file` from its beginning into `buffer` and returns the filled part.
 ///
-/// `buffer` only ever grows, up to [`LONGEST`], and is meant to be used again for the next file; its old contents are not cleared.
+/// `buffer` only ever grows, up to 16 MiB, and is meant to be used again for the next file; its old contents are not cleared.
 /// A read that leaves room is the end: kernfs and seq files render the whole content at offset 0 into a buffer that
 /// has room for it, so a second call that returns nothing would only double the cost. `path` is for the error alone.
 ///

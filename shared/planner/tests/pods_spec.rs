@@ -209,7 +209,7 @@ fn a_refusal_tells_what_the_set_would_be_as_large_as() {
 }
 
 #[test]
-fn what_cannot_be_distributed_evenly_is_insufficient_and_not_misunderstood() {
+fn what_cannot_be_distributed_evenly_is_no_request_that_any_node_could_serve() {
     let policies = ["none", "best-effort", "restricted", "numeric"];
     for topology in
         policies.map(|name| Policy::named(name, &["cpu".to_owned(), "memory".to_owned()]).unwrap())
@@ -226,12 +226,12 @@ fn what_cannot_be_distributed_evenly_is_insufficient_and_not_misunderstood() {
             )
         };
         let refusal = node.refusal(&evenly("d", 2500));
-        assert_eq!(refusal.reason, Reason::Insufficient, "{refusal}");
+        assert_eq!(refusal.reason, Reason::Invalid, "{refusal}");
         let ends = "2500m CPUs are asked for, and 3 cannot be distributed evenly over the 2 NUMA nodes 0-1";
         assert!(refusal.message.ends_with(ends), "{refusal}");
         node.admit(&evenly("e", 4000));
         let refusal = resized(&node, "e", ALL, 4500).unwrap_err();
-        assert_eq!(refusal.reason, Reason::Insufficient, "{refusal}");
+        assert_eq!(refusal.reason, Reason::Invalid, "{refusal}");
     }
 }
 

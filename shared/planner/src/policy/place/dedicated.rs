@@ -90,7 +90,7 @@ impl Placing<'_> {
 
     /// Hints count whole CPUs of the request, a set is as large as the request rounded up.
     fn uneven(&self, need: usize, nodes: &NumaMask) -> Refusal {
-        Refusal::insufficient(format!(
+        Refusal::invalid(format!(
             "{} CPUs are asked for, and {need} cannot be distributed evenly over the {} NUMA nodes {nodes}",
             self.request.aggregated(),
             nodes.len()
